@@ -46,9 +46,9 @@ def _mnist(found: dict) -> str:
     return f"""
 ## Accuracy and certificates on MNIST
 
-Clipless, raw pixels, delta = 1e-5, the recipe of `lipdp train --strategy clipless`, chosen on a held-out part of the
-training images; {found["evaluated_on"]}, mean over seeds; certified accuracy in the L2 norm of pixels in [0, 1].
-`{found["command"]}`
+Clipless training on raw pixels with the recipe of `lipdp train --strategy clipless`, at delta = 1e-5. Accuracy is on
+the {found["evaluated_on"]}, mean over seeds. Certified accuracy is in the L2 norm of pixels in [0, 1]. Settings were
+chosen on held-out training images. `{found["command"]}`
 
 {mnist.table(found["table"])}
 """
@@ -58,11 +58,13 @@ def _frontend(found: dict) -> str:
     return f"""
 ## The fixed front end
 
-Clipless on `Scattering2D`, delta = 1e-5; {found["evaluated_on"]}, mean over seeds (number of
-runs in the last column); settings chosen on held-out training images, but a second time after figures of the test set
-had been seen: on Fashion-MNIST at epsilon 0.5 and 2 (85.86 % and 88.29 % before), on MNIST, where features are centered
-since then, at all four (97.17, 97.59, 97.95 and 98.35 % before, and 98.17 % at 2 with fewer updates). Certificates in
-the L2 norm of pixels in [0, 1]. `python benchmarks/frontend.py`
+Clipless training on the features of `Scattering2D`, at delta = 1e-5. Accuracy is on the {found["evaluated_on"]}, mean
+over seeds, whose number is in the last column. Certificates are in the L2 norm of pixels in [0, 1].
+`python benchmarks/frontend.py`
+
+Settings were chosen on held-out training images, and some of them a second time after figures of the test set had been
+seen: on Fashion-MNIST at epsilon 0.5 and 2 (85.86 % and 88.29 % before); on MNIST at all four budgets, when features
+were first centered (97.17, 97.59, 97.95 and 98.35 % before, and 98.17 % at epsilon 2 with fewer updates).
 
 {frontend.table(found["table"])}
 """
@@ -72,9 +74,9 @@ def _images(found: dict) -> str:
     return f"""
 ## Networks for images
 
-Clipless, on pixels ("none") and on the fixed front end, delta = 1e-5; test set, mean over
-seeds; settings chosen on held-out training images (LeNet and ResNet on CIFAR-10: carried over); certificates in the L2
-norm of pixels in [0, 1]. `python benchmarks/images.py`
+Clipless training on pixels ("none") and on the fixed front end, at delta = 1e-5. Accuracy is on the test set, mean over
+seeds. Certificates are in the L2 norm of pixels in [0, 1]. Settings were chosen on held-out training images; for LeNet
+and ResNet on CIFAR-10 they were carried over. `python benchmarks/images.py`
 
 {images.table(found["table"])}
 
@@ -86,21 +88,27 @@ def _tabular(found: dict) -> str:
     return f"""
 ## Tabular data
 
-Six tables of ADBench, delta = 1 / (N + 1): AUROC on validation rows, a fifth of all, mean over seeds. "DP-SGD, the
-recipe" is what `lipdp train` takes for tables, `models.table_recipe`: columns normalized by private moments, one hidden
-layer. AdaCliP and DPIS train the same network, with p of a paired t-test against DP-SGD, and a dash where the sums of
-DPIS alone would cost more than the budget. The settings were chosen on a part of the training rows of campaign, celeba,
-magic.gamma and yeast, and one of them on [more tables](#more-tables) as well. "clipless" is a Lipschitz network with
-certificates. "no noise" is the recipe without privacy; boosting (`HistGradientBoostingClassifier`) and logistic
-regression are scikit-learn's, as they come. `python benchmarks/tabular.py`
+Six tables of ADBench, at delta = 1 / (N + 1). AUROC is on validation rows, a fifth of all rows, mean over seeds.
+`python benchmarks/tabular.py`
+
+- "DP-SGD, the recipe" is what `lipdp train` uses for tables, `models.table_recipe`: columns normalized by private
+  moments, and one hidden layer.
+- AdaCliP and DPIS train the same network. p is from a paired t-test against DP-SGD. A dash means that the norms that
+  DPIS releases would cost more than the whole budget.
+- "clipless" is a Lipschitz network with certificates.
+- "no noise" is the recipe without privacy. Boosting (`HistGradientBoostingClassifier`) and logistic regression are
+  those of scikit-learn, with their defaults and without privacy.
+
+Settings were chosen on a part of the training rows of campaign, celeba, magic.gamma and yeast, and one of them on
+[more tables](#more-tables) as well.
 
 {tabular.render(found["runs"])}
 
 {tabular.without_signal(found["runs"])}
 
-**In units that nobody knows.** Each column times a constant from 1e-3 to 1e5 and plus another one, drawn once; columns
-taken as they are, or rescaled by ranges that `layers.PrivateRescaling` releases as part of epsilon, as `lipdp train`
-does for such tables. `python benchmarks/tabular.py --method dpsgd "any units" rescaled`
+**Unknown units.** Each column is multiplied by a constant between 1e-3 and 1e5 and shifted by another one, both drawn
+once. Columns are then used as they are, or rescaled by ranges that `layers.PrivateRescaling` releases as part of
+epsilon, as `lipdp train` does for such tables. `python benchmarks/tabular.py --method dpsgd "any units" rescaled`
 
 {tabular.render_units(found["runs"])}
 """
@@ -110,15 +118,18 @@ def _unseen_tables(found: dict) -> str:
     return f"""
 ## More tables
 
-{len(unseen_tables.TABLES)} more tables of ADBench: all classical ones with at least 1000 rows, but for four that
-were not at hand (backdoor, census, fraud, speech), in the units of their files. delta = 1 / (N + 1); AUROC on a fifth
-of the rows of each class, mean over seeds. "recipe" is what `lipdp train` does with a table of your own: it releases
-moments, and ranges of the columns where there are rows enough for them, as part of epsilon, then trains by DP-SGD.
-"no noise" is the same without privacy. Boosting and logistic regression are scikit-learn's, without privacy; the second
-one on standardized columns. One setting of the recipe, `constant_unit`, was chosen on a part of the training rows of
-the tables with a star, after a first series without it had been seen, in which http was at 0.963, Waveform at 0.891 and
-smtp at 0.069. On the other tables no setting was chosen.
-`python benchmarks/unseen_tables.py`
+{len(unseen_tables.TABLES)} more tables of ADBench, in the units of their files: all classical ones with at least 1000
+rows, except four that were not at hand (backdoor, census, fraud, speech). delta = 1 / (N + 1). AUROC is on a fifth of
+the rows of each class, mean over seeds. `python benchmarks/unseen_tables.py`
+
+- "recipe" is what `lipdp train` does with a table of your own. It releases moments, and ranges of the columns where
+  there are enough rows for them, as part of epsilon, and then trains by DP-SGD.
+- "no noise" is the same without privacy. Boosting and logistic regression are those of scikit-learn, without privacy,
+  the second one on standardized columns.
+
+One setting of the recipe, `constant_unit`, was chosen on a part of the training rows of the tables with a star, after a
+first series without it had been seen (http 0.963, Waveform 0.891, smtp 0.069). No setting was chosen on the other
+tables.
 
 {unseen_tables.render(found["runs"])}
 
@@ -130,11 +141,11 @@ def _dpsgd(found: dict) -> str:
     return f"""
 ## DP-SGD
 
-A small convolutional network on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over
-seeds; the learning rate was chosen on held-out training images at epsilon 1. A rate that falls to zero was scored on
-the test set as well (one seed: 96.62, 97.41 and 97.86 %) and dropped for its held-out figure. *Published*: Papernot et
-al. 2021.
-`python benchmarks/dpsgd.py`
+A small convolutional network on raw pixels of MNIST, at delta = 1e-5. Accuracy is on the {found["evaluated_on"]}, mean
+over seeds. *Published*: Papernot et al. 2021. `python benchmarks/dpsgd.py`
+
+The learning rate was chosen on held-out training images at epsilon 1. A rate that falls to zero was also scored on the
+test set (one seed: 96.62, 97.41 and 97.86 %); it was dropped because of its held-out figure.
 
 {dpsgd.table(found["table"])}
 """
@@ -144,11 +155,13 @@ def _adaclip(found: dict) -> str:
     return f"""
 ## AdaCliP beside DP-SGD
 
-MNIST, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen on held-out
-training images, mostly with DP-SGD; "network" is a convolution and one layer of logits on images of half the side, not
-the network of the paper, and AdaCliP's rate at epsilon 2 was chosen again after a test figure (95.58 %). The noise
-ratio is AdaCliP's root mean energy over DP-SGD's; p is of a paired t-test. *Published*: Pichapati et al. 2019.
+MNIST at delta = 1e-5. Accuracy is on the {found["evaluated_on"]}, mean over seeds; p is from a paired t-test. The noise
+ratio is the root mean energy of the noise of AdaCliP divided by that of DP-SGD. "network" is a convolution and one
+layer of logits on images of half the side, not the network of the paper. *Published*: Pichapati et al. 2019.
 `python benchmarks/adaclip.py`
+
+Settings were chosen on held-out training images, most of them with DP-SGD. The rate of AdaCliP at epsilon 2 was chosen
+again after a figure of the test set had been seen (95.58 %).
 
 {adaclip.table(adaclip.summarise(found["runs"]))}
 
@@ -165,12 +178,15 @@ def _dpis(found: dict) -> str:
     text = f"""
 ## DPIS beside DP-SGD
 
-The same network, budget and settings, delta = 1e-5; {found["evaluated_on"]}, mean over seeds;
-settings chosen on held-out training images, mostly of MNIST. One hidden layer of 64 tanh on `Scattering2D`'s centered
-features of norm 1; digits are sheared upright first, each by itself. Both came after a series without them had missed
-the paper's figures on MNIST's test set (98.31, 98.47 and 98.52 % at epsilon 2, 3 and 4, two seeds). At epsilon 0.5
-the strategies are as good as each other; p is of a paired t-test. *Paper*: Wei et al. 2022, Table 3, on networks of its
-own. Seconds are of whole runs, norm passes included, on a busy machine. `python benchmarks/dpis.py`
+One hidden layer of 64 tanh units on the centered features of `Scattering2D`, scaled to norm 1, with the same network,
+budget and settings for both strategies, at delta = 1e-5. Digits are deskewed first, each by itself. Accuracy is on the
+{found["evaluated_on"]}, mean over seeds; p is from a paired t-test. *Paper*: Wei et al. 2022, Table 3, on networks of
+its own. Seconds are of whole runs, including the passes that compute norms, on a busy machine.
+`python benchmarks/dpis.py`
+
+Settings were chosen on held-out training images, mostly of MNIST. Deskewing and norm 1 were added after a first
+series had missed the figures of the paper on the test set of MNIST (98.31, 98.47 and 98.52 % at epsilon 2, 3 and 4,
+two seeds). At epsilon 0.5 there is no difference between the strategies.
 
 {dpis.table(dpis.summary(found["runs"]))}
 """
@@ -181,16 +197,21 @@ def _regimes(found: dict) -> str:
     return f"""
 ## Where AdaCliP and DPIS help
 
-Regimes that theory names, each strategy beside DP-SGD at the same budget, delta = 1e-5: means over seeds on test rows,
-and p of a paired t-test. Categories, columns of several scales and the rare class are made from the seed; words are of
-paragraphs of the docstrings of scipy and scikit-learn as installed, which of the two is the class; magic.gamma is in
-the units of its authors; Fashion-MNIST has 20,000 training images here. "normalized" is DP-SGD behind
-`PrivateNormalization`, "larger batches" DP-SGD with as many updates on eight times the batch. AdaCliP has one deviation
-per layer where there are several layers. Learning rates fall to zero. Rate and clip norm were chosen for each regime,
-budget and way with the same effort, six settings each, on held-out training rows or data of another seed
-(`benchmarks/regimes.py --held-out`). Kinds of regimes and sizes were chosen in trials on such rows, too. On real
-data each has won once with p below 0.05, both at epsilon 4, and something simpler gains more there: AdaCliP on words,
-DPIS on Fashion-MNIST. Seconds are beside other work, more or less of it. `python benchmarks/regimes.py`
+Regimes in which theory says that they should, each strategy beside DP-SGD at the same budget, at delta = 1e-5: mean
+over seeds on test rows, p from a paired t-test. `python benchmarks/regimes.py`
+
+On real data each strategy wins once with p below 0.05, both at epsilon 4, and something simpler gains more there:
+AdaCliP on words, DPIS on Fashion-MNIST.
+
+- Data: categories, columns of several scales and the rare class are generated from the seed. Words are from paragraphs
+  of the docstrings of scipy and scikit-learn as installed; the class says from which of the two. magic.gamma is in the
+  units of its authors. Fashion-MNIST has 20,000 training images here.
+- Ways: "normalized" is DP-SGD behind `PrivateNormalization`. "larger batches" is DP-SGD with as many updates and eight
+  times the batch size. AdaCliP has one deviation per layer where there are several layers.
+- Settings: learning rates fall to zero. Rate and clip norm were chosen for each regime, budget and way with the same
+  effort, six settings each, on held-out training rows or on data of another seed (`benchmarks/regimes.py --held-out`).
+  The regimes and their sizes were chosen on such rows, too.
+- Seconds were measured beside other work.
 
 {regimes.table(found["runs"])}
 """
@@ -200,29 +221,37 @@ def _diffusion(found: dict) -> str:
     text = """
 ## Diffusion models
 
-Delta = 1e-5: accuracy on the real test set of classifiers that learned from synthetic images only. "cpu-28" knows
-[moments](diffusion.md#moments-first) before the images, from epsilon 2 on of [several kinds of images in a
-class](diffusion.md#several-kinds-of-images-in-a-class); settings chosen on held-out training images of MNIST at
-epsilon 1 and 10. Where images are no handwriting it has [a classifier for its
-labels](diffusion.md#labels-by-a-classifier), which alone would cost half of epsilon; its settings were chosen on
-held-out training images of Fashion-MNIST. "cpu-14" draws images of half the side, settings chosen there with 300
-updates at epsilon 10. The protocol of Dockhorn et al. has 60,000 images and classifiers of 50 epochs; the table says
-where there were fewer. The test set of MNIST had been opened with fewer for seed 0 at epsilon 1: 93.27 % from 20,000
-images in 20 epochs, 93.95 % from 60,000; at epsilon 10 for the settings of before, which learned one normal
-distribution for each class: 95.62 % in 20 epochs. That of Fashion-MNIST had been opened, for seed 0, without the
-classifier: CNN 76.04 %, MLP 75.23 %, logistic regression 75.96 % at epsilon 1; 80.24, 82.00, 80.12 % at 10.
-With it, for the same five seeds on a CPU and classifiers of 20 epochs: CNN 77.71 %, MLP 80.58 %, logistic regression
-80.29 % at 1; 82.87, 83.96, 82.13 % at 10. That 50 epochs do better was seen on held-out training images, in one run.
-The ten runs on a GPU shared it; a core of a CPU trains in 8 and 14 minutes.
-The *wider CNN* (64, 128 and 256 filters, dropout 0.2, Adam at 1e-3 falling to zero over 20 epochs) was chosen at
-epsilon 10 on held-out training images, one seed, where it had 84.1 % from 27,000 drawn images, and one of the
-protocol's width 83.7 %; its five runs were trained anew on a CPU with JAX and scored, as their distances were, with
-TensorFlow. The *coarse CNN* averages pixels two by two before as many filters, 12 epochs: drawn images differ from
-real ones in what is finer. It was chosen there too, after the test set had been opened with the wider one: 84.8 %,
-one seed, where the wider one had 83.9 % in as many epochs; its five runs are of the same drawn images.
-*Published* are 28 x 28 images and CNNs: DPDM (Dockhorn et al. 2023) and DP-FETA (Li et al. 2025). *Distance* is the
-Frechet distance of the test set to 10,000 drawn images, on features of a classifier that real images trained; it is
-not the FID of the literature, and runs before it was measured have none.
+Classifiers learn from synthetic images only and are tested on the real test set; delta = 1e-5. *Published* figures are
+of 28 x 28 images and CNNs: DPDM (Dockhorn et al. 2023) and DP-FETA (Li et al. 2025). *Distance* is the Frechet distance
+between the test set and 10,000 drawn images, on the features of a classifier of real images; it is not the FID of the
+literature. Runs that are older than this measure have none.
+
+- "cpu-28" learns [moments](diffusion.md#moments-first) before the images; from epsilon 2 on, those of [several kinds of
+  images in a class](diffusion.md#several-kinds-of-images-in-a-class). For images that are no handwriting it has [a
+  classifier for its labels](diffusion.md#labels-by-a-classifier), which alone would cost half of epsilon.
+- "cpu-14" draws images of half the side.
+- The protocol of Dockhorn et al. has 60,000 images and classifiers of 50 epochs. The table says where there were fewer.
+- The *wider CNN* has 64, 128 and 256 filters, dropout 0.2, and Adam at 1e-3, falling to zero over 20 epochs.
+- The *coarse CNN* first averages pixels two by two, then has as many filters, and 12 epochs: drawn images differ from
+  real ones in fine details.
+- A core of a CPU trains "cpu-28" in 8 (epsilon 1) and 14 minutes (epsilon 10). The ten runs on a GPU shared it.
+
+Settings of "cpu-28" were chosen on held-out training images of MNIST at epsilon 1 and 10, those of the classifier for
+labels on held-out training images of Fashion-MNIST, and those of "cpu-14" with 300 updates at epsilon 10. The wider
+CNN was chosen at epsilon 10 on held-out training images, one seed: 84.1 % from 27,000 drawn images, and 83.7 % for
+the width of the protocol. Its five runs were trained again on a CPU with JAX, and scored with TensorFlow. That 50
+epochs are better than 20 was seen on held-out training images, in one run.
+
+What had been seen on the test sets before:
+
+- MNIST, seed 0, epsilon 1: 93.27 % from 20,000 images in 20 epochs, 93.95 % from 60,000. Epsilon 10 with earlier
+  settings, one normal distribution for each class: 95.62 % in 20 epochs.
+- Fashion-MNIST, seed 0, without the classifier for labels: CNN 76.04 %, MLP 75.23 %, logistic regression 75.96 % at
+  epsilon 1; 80.24, 82.00 and 80.12 % at epsilon 10.
+- Fashion-MNIST with it, the same five seeds on a CPU, classifiers of 20 epochs: CNN 77.71 %, MLP 80.58 %, logistic
+  regression 80.29 % at epsilon 1; 82.87, 83.96 and 82.13 % at epsilon 10.
+- The coarse CNN was chosen on held-out training images (84.8 %, one seed, where the wider one had 83.9 % in as many
+  epochs), but after the wider one had been tested. Its five runs use the same drawn images.
 
 """
     for runs in diffusion.by_setting(found):
@@ -236,12 +265,11 @@ def _persons(found: dict) -> str:
     return f"""
 ## Persons with several rows
 
-Fashion-MNIST, its training images given to {found["persons"]} synthetic persons with 1 to 50 rows each (median
-{found["median_rows"]:g}), classes skewed; the budget is for a person with all rows, delta = 1e-5:
-`fit(person_ids=)` with 8 rows of each drawn person, `fit(examples_per_person=50)` on drawn rows, and one row of each
-person alone. Test set, mean over seeds; learning rates chosen on held-out training images for each way
-(`benchmarks/persons.py --held-out`).
-`python benchmarks/persons.py`
+The training images of Fashion-MNIST, given to {found["persons"]} synthetic persons with 1 to 50 rows each (median
+{found["median_rows"]:g}) and skewed classes. The budget protects a person with all of their rows, at delta = 1e-5.
+Three ways: `fit(person_ids=)` with 8 rows of each drawn person, `fit(examples_per_person=50)` on drawn rows, and one
+row of each person alone. Accuracy is on the test set, mean over seeds. Learning rates were chosen for each way on
+held-out training images (`benchmarks/persons.py --held-out`). `python benchmarks/persons.py`
 
 {persons.table(found["table"])}
 """
@@ -252,9 +280,9 @@ def _step_cost(found: dict) -> str:
     return f"""
 ## Cost of a clipless step
 
-Median [10 % - 90 %] of paired ratios on a shared machine with {found["machine"]["cores"]}
-CPU cores; *plain* is the same Lipschitz network without noise, projection and Poisson padding, *ordinary* a ReLU
-network. `{found["command"]}` and `{beside["command"]}`
+Median [10 % - 90 %] of paired ratios on a shared machine with {found["machine"]["cores"]} CPU cores. *plain* is the
+same Lipschitz network without noise, projection and Poisson padding; *ordinary* is a ReLU network.
+`{found["command"]}` and `{beside["command"]}`
 
 {step_cost.table({**found["results"], **beside["results"]})}
 """
@@ -274,8 +302,8 @@ def _per_example(found: dict) -> str:
     return f"""
 ## Cost of a DP-SGD step
 
-Against the same network without privacy, median [10 % - 90 %] of paired ratios; memory is
-the ratio of peaks of processes that do nothing else. {commands}
+Relative to the same network without privacy: median [10 % - 90 %] of paired ratios. Memory is the ratio of the peaks of
+two processes that each run one of the steps alone. {commands}
 
 {per_example.table(rows)}
 """
@@ -285,12 +313,12 @@ def _finetune(found: dict) -> str:
     return f"""
 ## Cost of fine-tuning
 
-Against the same transformer without privacy (4 blocks, 512 wide, sequences of 128; stock layers, random weights): the
-head alone, low-rank additions of rank 8 to queries and values with the head, or all weights. One CPU core, default
-settings of `fit`, median [10 % - 90 %] of paired ratios. A private step is a Poisson draw, which has B rows on average
-only: `drawn` is the mean of the steps that were timed, and the ratio by drawn row is of times by row. Memory is the
-ratio of peaks of processes that do nothing else. Times are beside other work on the machine, which slows both steps of
-a pair. `{found["command"]}`
+Relative to the same transformer without privacy (4 blocks, 512 wide, sequences of 128, stock layers, random weights).
+What trains is the head alone, the head and LoRA of rank 8 on queries and values, or all weights. One CPU core, default
+settings of `fit`, median [10 % - 90 %] of paired ratios. A Poisson draw has B rows on average only: `drawn` is their
+mean over the steps that were timed, and the ratio by drawn row divides each time by its rows. Memory is the ratio of
+the peaks of two processes that each run one of the steps alone. Times are beside other work on the machine, which slows
+down both steps of a pair. `{found["command"]}`
 
 {finetune.table(found["runs"])}
 """
@@ -306,15 +334,17 @@ def _finetune_peers(found: dict) -> str:
     return f"""
 ## The same fine-tuning with other libraries
 
-The transformer of the table above on one core, one thread for each library: lipdp on TensorFlow, Opacus with the
-additions of peft, and jax_privacy, each by turns with its own framework's step without privacy in one process. Where
-Opacus has no rule for attention it is made of linear layers. Keras, and the network for JAX as well, add matrices for
-each head, peft for all heads together; `weights` counts what trains, with Keras the biases of queries and values too.
-The machine was busy (load up to {load:.0f} on {found["machine"]["cores"]} cores): milliseconds and ratios are of
-the processor, over all threads; few steps were timed, fewer still where they took long by the clock. lipdp's ratio is
-by drawn row; *beside lipdp* is milliseconds by row over those of lipdp's process in the same round. MiB is the peak of
-a process that takes both steps.
-{missing}`{rows[0].get("command", found["command"])}`, and the same for other networks and B
+The transformer of [Cost of fine-tuning](#cost-of-fine-tuning) on one core, with one thread for each library: lipdp on
+TensorFlow, Opacus with LoRA by peft, and jax_privacy. Each alternates with the step without privacy of its own
+framework, in one process. `{rows[0].get("command", found["command"])}`, and the same for other networks and B.
+{missing}
+- Where Opacus has no rule for attention, it is built from linear layers. Keras, and the network for JAX, add LoRA for
+  each head, peft for all heads together. `weights` counts what trains; in Keras this includes the biases of queries
+  and values.
+- The machine was busy (load up to {load:.0f} on {found["machine"]["cores"]} cores), so milliseconds and ratios are of
+  CPU time, over all threads. Few steps were timed, and fewer still where they took long.
+- The ratio of lipdp is by drawn row. *beside lipdp* is milliseconds by row divided by those of the process of lipdp in
+  the same round. MiB is the peak of a process that runs both steps.
 
 {peers.finetune_table(rows)}
 """
@@ -324,8 +354,8 @@ def _peers(found: dict) -> str:
     return f"""
 ## The private step beside those of other libraries
 
-Each library runs in an environment and processes of its own with one thread,
-in turn; *beside lipdp* is the library's median over lipdp's just before. `{found["command"]}`
+Each library runs in an environment and in processes of its own, with one thread, one after the other. *beside lipdp* is
+the median of the library divided by that of lipdp just before. `{found["command"]}`
 
 {peers.table(found["results"])}
 """
@@ -336,13 +366,14 @@ def _gpu(found: dict) -> str:
     return f"""
 ## Steps on a GPU
 
-JAX {found["versions"]["jax"]} on one {device}: median [10 % - 90 %] of ratios to stock Keras' ordinary network, paired
-in one process; jax_privacy on the same Keras network; memory is the peak of a process that takes only that step.
-Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`; each row names its command. While the row
-of the wide residual network was taken, another process used the device now and then: the lower end is that of a step
-alone. The U-Net is missing: XLA tries ways of computing its private step for more than five minutes. The rows of the
-CNN are older than the one product in which a GPU now makes the gradients of a kernel. Those of
-DP-SGD are older than its microbatches of one size, which take about 4 % more rows at B = 1024.
+JAX {found["versions"]["jax"]} on one {device}: median [10 % - 90 %] of ratios to the ordinary network of stock Keras,
+paired in one process; jax_privacy trains the same Keras network. Memory is the peak of a process that runs only that
+step. Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`. Each row names its command.
+
+- Wide residual network: another process used the device now and then; the lower end is that of a step alone.
+- U-Net: missing, because XLA searches for more than five minutes for the way to compute its private step.
+- CNN: measured before the gradients of a kernel became one product on a GPU. Its rows of DP-SGD are also older than
+  microbatches of one size, which take about 4 % more rows at B = 1024.
 
 {gpu.table(found["runs"])}
 """
@@ -354,27 +385,27 @@ def _fit_cost(found: dict) -> str:
     return f"""
 ## What `fit` costs from end to end
 
-The second epoch of `fit` on the 60,000 images of MNIST, with batches, transfers and metrics, as a multiple of stock
-Keras' ordinary network with biases and ReLU, trained in turn in one process; median [10 % - 90 %] of
-{found["runs"][0]["rounds"]} rounds. "readme" is the convolutional network of the README,
-"mlp" two dense layers of 512: clipless trains them with layers of this library, DP-SGD trains the ordinary ones.
-CPU time is that of all threads. The machine matters: the faster a core multiplies matrices, the more everything else
-counts. On an earlier one with AVX-512, TensorFlow's clipless "readme" came to 1.54, 1.03 and 0.94 times the CPU time.
+The second epoch of `fit` on the 60,000 images of MNIST, with batches, transfers and metrics, relative to the ordinary
+network of stock Keras with biases and ReLU. Both train alternately in one process: median [10 % - 90 %] of
+{found["runs"][0]["rounds"]} rounds. "readme" is the convolutional network of the README, "mlp" two dense layers of
+512 units. Clipless trains them with layers of this library, DP-SGD trains the ordinary ones. CPU time is that of all
+threads.
 
-One core with one thread. On TensorFlow the clock on the wall says less here: the ordinary `fit` takes time that
-is no CPU time of its process, so the columns of CPU time are the ones to compare.
-`OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+The machine matters: the faster a core multiplies matrices, the more everything else weighs. On an earlier machine with
+AVX-512, clipless training of "readme" on TensorFlow took 1.54, 1.03 and 0.94 times the CPU time.
+
+**One core, one thread.** Compare the columns of CPU time: on TensorFlow the wall-clock time of the ordinary `fit`
+includes waiting. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
 
 {fit_cost.table(found["runs"])}
 
-Another core, without AVX-512: TensorFlow leaves oneDNN off there, and the ordinary network of convolutions takes long.
-In both, other work ran on the second core.
-`OMP_NUM_THREADS=1 taskset -c 0 {narrow["command"]} --backend tensorflow`
+**One core without AVX-512.** TensorFlow does not use oneDNN there, and the ordinary convolutional network is slow. As
+above, other work ran on the second core. `OMP_NUM_THREADS=1 taskset -c 0 {narrow["command"]} --backend tensorflow`
 
 {fit_cost.table(narrow["runs"])}
 
-Two cores, threads as the frameworks choose them: waiting counts for a user, so the clock on the
-wall says more here. `{two_cores["command"]}`
+**Two cores**, with as many threads as the frameworks choose. Waiting counts for a user, so compare the wall-clock
+time here. `{two_cores["command"]}`
 
 {fit_cost.table(two_cores["runs"])}
 """
@@ -384,13 +415,14 @@ def _start_cost(found: dict) -> str:
     return f"""
 ## What it takes to begin
 
-A `fit` of one update of 64 rows, the first of a new model and the next of the same: seconds of CPU time on one core of
-stock Keras and of `strategy="dpsgd"` on the same network, and median [10 % - 90 %] of the paired ratios of
-{found["runs"][0]["rounds"]} rounds, beside other work. The first one makes the program of a step, and a private one
-tries the network on a few rows before; the noise is planned once for each `fit`, however long that is. "own layers" is
-a transformer of classes of the user's own, which run one row at a time; "to_functional" trains what
-`lipdp.to_functional` makes of it.
+A `fit` of one update of 64 rows: the first one of a new model, and the next one of the same model. Seconds of CPU
+time on one core for stock Keras and for `strategy="dpsgd"` on the same network, and median [10 % - 90 %] of the
+paired ratios of {found["runs"][0]["rounds"]} rounds, beside other work.
 `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+
+The first `fit` compiles the step; a private one also tries the network on a few rows before. The noise is planned once
+for each `fit`, whatever its length. "own layers" is a transformer of subclassed layers, which run one row at a time;
+"to_functional" trains what `lipdp.to_functional` makes of it.
 
 {start_cost.table(found["runs"])}
 """
@@ -400,12 +432,13 @@ def _own_layers(found: dict) -> str:
     return f"""
 ## Layers of your own
 
-An update of 64 rows of a network of subclassed layers on one core: milliseconds of CPU time of stock Keras, and median
-[10 % - 90 %] of the paired ratios to it under `strategy="dpsgd"`, of {found["runs"][0]["rounds"]} epochs in turn,
-beside other work. Left: layers of one's own run one row at a time. Right: what `lipdp.to_functional` makes of them.
-"dense": three layers with a matrix and a bias of their own, 512 wide; "text": 20,000 words and their positions, one
-block of a transformer; "images": patches and their positions, two blocks.
-`OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+An update of 64 rows of a network of subclassed layers under `strategy="dpsgd"`, on one core: milliseconds of CPU time
+of stock Keras, and median [10 % - 90 %] of the paired ratios to it, over {found["runs"][0]["rounds"]} alternating
+epochs, beside other work. On the left the layers run one row at a time; on the right is what `lipdp.to_functional`
+makes of them. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+
+"dense" is three layers with a matrix and a bias of their own, 512 wide. "text" embeds 20,000 words and their positions,
+with one transformer block. "images" embeds patches and their positions, with two blocks.
 
 {own_layers.table(found["runs"])}
 """
@@ -417,10 +450,10 @@ def _fixed_features(found: dict) -> str:
     return f"""
 ## Cost of fixed features
 
-`lipdp.features` through the fixed layers of the default recipe on images: milliseconds of the processor for each image,
-and median [10 % - 90 %] of paired ratios to Keras' ResNet50 without its head, for 32 x 32. One core, no AVX-512, beside
-other work. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`, and with `KERAS_BACKEND=jax` the same with
-`--name fixed_features_jax`
+`lipdp.features` through the fixed layers of the default recipe for images: milliseconds of CPU time for each image,
+and median [10 % - 90 %] of the paired ratios to Keras' ResNet50 without its head, at 32 x 32. One core without
+AVX-512, beside other work. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`, and with `KERAS_BACKEND=jax` the same
+with `--name fixed_features_jax`
 
 {fixed_features.table(runs)}
 """
@@ -430,7 +463,7 @@ def _sources(found: dict) -> str:
     return f"""
 ## Data on disk
 
-Peak resident set, in MB, of a process that trains a small network on rows of 64 x 64 x 3 bytes at B = 256; one run
+Peak resident set, in MB, of a process that trains a small network on rows of 64 x 64 x 3 bytes at B = 256. One run
 each, on two busy cores. `{found["command"]}`
 
 {sources.table(found)}
@@ -444,8 +477,8 @@ def _low_precision(found: dict) -> str:
     return f"""
 ## Low precision
 
-DP-SGD on MNIST at epsilon {low["epsilon"]:g} (delta {found["delta"]:g}), network and settings of the table of DP-SGD,
-{low["runs"]} seeds: {100 * full["accuracy"]:.2f} % (sd {100 * full["deviation"]:.2f}) in float32 and
+DP-SGD on MNIST at epsilon {low["epsilon"]:g} (delta {found["delta"]:g}), with the network and settings of
+[DP-SGD](#dp-sgd), {low["runs"]} seeds: {100 * full["accuracy"]:.2f} % (sd {100 * full["deviation"]:.2f}) in float32 and
 {100 * low["accuracy"]:.2f} % ({100 * low["deviation"]:.2f}) under `mixed_bfloat16`.
 `{found["command"]}`, and the same with `--policy float32`
 """
@@ -455,9 +488,9 @@ def _allocation(found: dict) -> str:
     return f"""
 ## Random allocation
 
-Epsilon at noise multiplier {found["noise_multiplier"]:g}, {found["updates"]} updates an epoch, {found["epochs"]}
-epochs, delta {found["delta"]:g}: a bound by the accountant, an estimate by simulation ({found["samples"]:,} draws, seed
-{found["seed"]}). `{found["command"]}`
+Epsilon at noise multiplier {found["noise_multiplier"]:g}, with {found["updates"]} updates per epoch, {found["epochs"]}
+epochs and delta {found["delta"]:g}: the bound that the accountant computes, beside an estimate by simulation
+({found["samples"]:,} draws, seed {found["seed"]}). `{found["command"]}`
 
 {allocation.table(found)}
 """
@@ -467,10 +500,9 @@ def _accounting(found: dict) -> str:
     return f"""
 ## Accounting
 
-Seconds of one processor from a cold start, lipdp's median of {_runs(found)} runs, beside dp-accounting
-{found["versions"]["dp-accounting"]} as it is. The noise is for delta = {found["delta"]:g}, the groups for 1e-6,
-which dp-accounting computes on a grid of 1e-3; both agree within 1e-4.
-`{found["command"]}`
+Seconds of CPU time from a cold start, median of {_runs(found)} runs of lipdp, beside dp-accounting
+{found["versions"]["dp-accounting"]} as it is. The noise is for delta = {found["delta"]:g}, the groups for delta = 1e-6,
+which dp-accounting computes on a grid of 1e-3. Both agree within 1e-4. `{found["command"]}`
 
 {accounting.table(found["results"])}
 """
@@ -489,48 +521,56 @@ def _scattered(found: dict) -> str:
     return f"""
 ## The default recipe on images
 
-`lipdp train --dataset mnist`, `fashion_mnist` or `cifar10`: a small network, by DP-SGD, on fixed features normalized by
-private moments: those of `Scattering2D` beside those of `PatchFeatures2D` and, on CIFAR-10, of `EncoderFeatures2D`;
-digits of MNIST are deskewed first, and have those of `Scattering2D` alone. "clipless": `--front-end accurate`, one
-layer on all of these features. No public data, delta = 1e-5. Test set, mean over seeds. Settings were chosen on
-held-out training images of CIFAR-10 and Fashion-MNIST, for "clipless" of Fashion-MNIST alone. Both test sets had been
-opened before `PatchFeatures2D` came, by the recipe of wavelets alone (5 seeds):
-CIFAR-10 {before("cifar10", "patches=0")},
-Fashion-MNIST {before("fashion_mnist", "patches=0")};
-that of CIFAR-10 once more before features were scaled by random images:
-{before("cifar10", "scaled=False encoded=False")},
-clipless {before("cifar10", "scaled=False encoded=False", "clipless")},
-DPIS {before("cifar10", "scaled=False encoded=False", "dpis")}; before the encoder came, by the runs of the third
-table below, and by one with its features scaled another way (68.16 % at epsilon 1); and, before channels were
-decorrelated, by those of the second. How far they are was chosen at epsilon 1, one seed. Deskewing, and the rate
-with it, were chosen on held-out digits (one seed) after MNIST's test set had given, without it,
-{before("mnist", "deskewed=False")}. This copy of CIFAR-10 was encoded again as JPEG, that of the published figures
-was not. Seconds are those of `fit`, one or two cores, beside other work;
-the features take some minutes more. *Published*: Tramer & Boneh 2021; R+R: the
-reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
+`lipdp train --dataset mnist`, `fashion_mnist` or `cifar10`: a small network, trained by DP-SGD on fixed features that
+are normalized by private moments, at delta = 1e-5, without public data. The features are those of `Scattering2D` and
+`PatchFeatures2D`, on CIFAR-10 also of `EncoderFeatures2D`. Digits are deskewed first and use `Scattering2D` alone.
+"clipless" is `--front-end accurate`: one layer on all of these features. Accuracy is on the test set, mean over
+seeds. Seconds are those of `fit`, on one or two cores beside other work; computing the features takes some minutes
+more. This copy of CIFAR-10 was re-encoded as JPEG, that of the published figures was not. *Published*: Tramer & Boneh
+2021; R+R: the reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
 
 {scattered.table(found["runs"])}
 
-**Before channels were decorrelated.** The same for CIFAR-10, when each channel of the features was scaled by itself.
-These runs are older, and this version does not repeat them.
+Settings were chosen on held-out training images of CIFAR-10 and Fashion-MNIST; those of "clipless" on Fashion-MNIST
+alone; how far channels are decorrelated at epsilon 1, one seed; deskewing, and the rate with it, on held-out digits,
+one seed. What had been seen on the test sets before:
 
-{scattered.table(found["runs"], scattered.BEFORE)}
+- Wavelets alone, before `PatchFeatures2D` (5 seeds): CIFAR-10 {before("cifar10", "patches=0")};
+  Fashion-MNIST {before("fashion_mnist", "patches=0")}.
+- CIFAR-10 before features were scaled by random images: {before("cifar10", "scaled=False encoded=False")};
+  clipless {before("cifar10", "scaled=False encoded=False", "clipless")};
+  DPIS {before("cifar10", "scaled=False encoded=False", "dpis")}.
+- CIFAR-10 before the encoder, and before channels were decorrelated: the runs of [earlier
+  recipes](#earlier-recipes-for-cifar-10), and one with features scaled in another way (68.16 % at epsilon 1).
+- MNIST without deskewing: {before("mnist", "deskewed=False")}.
+
+**What the encoder is.** It has learned in seven minutes on one H200 that two views of a random image belong together.
+There is no public data in it: its 300,000 images are of random networks, and of shapes that cover one another, drawn by
+`benchmarks/random_images.py`. The idea is that of DP-RandP (Tang et al. 2023: 72.3 % at epsilon 1), whose encoder goes
+on learning in private; this one does not. `KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output
+runs/encoder`
+
+What the encoder adds, before channels were decorrelated:
+
+{scattered.gain(found["runs"], f"{scattered.BEFORE} encoded=False", scattered.BEFORE)}
 
 What decorrelating the channels adds:
 
 {scattered.gain(found["runs"], scattered.BEFORE)}
+"""
 
-**Without the encoder.** The same as in the second table, on wavelets and patches alone (`encoded=False`).
+
+def _earlier_recipes(found: dict) -> str:
+    return f"""
+## Earlier recipes for CIFAR-10
+
+These runs are older, and this version does not repeat them. When each channel of the features was scaled by itself:
+
+{scattered.table(found["runs"], scattered.BEFORE)}
+
+The same on wavelets and patches alone, without the encoder:
 
 {scattered.table(found["runs"], f"{scattered.BEFORE} encoded=False")}
-
-What the encoder adds. It has learned in seven minutes on one H200 that two views of a random image belong together:
-images of random networks, and of shapes that cover one another, 300,000 of them, drawn by
-`benchmarks/random_images.py`; so there is no public data in it either. The idea is that of DP-RandP (Tang et al. 2023:
-72.3 % at epsilon 1), where the encoder goes on learning in private, which this one does not.
-`KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output runs/encoder`
-
-{scattered.gain(found["runs"], f"{scattered.BEFORE} encoded=False", scattered.BEFORE)}
 """
 
 
@@ -538,11 +578,11 @@ def _transfer(found: dict) -> str:
     return f"""
 ## Fine-tuning from public weights
 
-A convolutional network that has learned five classes of CIFAR-10 without privacy learns the other five by DP-SGD: its
-new head, low-rank additions of rank 8 to the hidden layer as well, or all weights, against all weights from scratch;
-25,000 private images, delta = 1e-5. Test set, mean over seeds; rates chosen on held-out training images at epsilon 2,
-once for each way. This copy of CIFAR-10 was encoded again as JPEG. Seconds are those of `fit`, beside other work.
-`python benchmarks/transfer.py`
+A convolutional network has learned five classes of CIFAR-10 without privacy, and learns the other five by DP-SGD from
+25,000 private images, at delta = 1e-5. What trains is a new head, the head and LoRA of rank 8 on the hidden layer, or
+all weights, beside all weights from scratch. Accuracy is on the test set, mean over seeds. Rates were chosen once for
+each way, on held-out training images at epsilon 2. This copy of CIFAR-10 was re-encoded as JPEG. Seconds are those of
+`fit`, beside other work. `python benchmarks/transfer.py`
 
 {transfer.table(found["runs"])}
 """
@@ -553,11 +593,11 @@ def _heads(found: dict) -> str:
 ## Heads on public features
 
 The default head (`lipdp.recipe(style="head")`, `lipdp train --backbone`) on the features of two networks that have
-learned five classes of CIFAR-10 without privacy, trained by DP-SGD on the first rows of the other five, beside a
-clipless head of Lipschitz layers, which is certified in the space of features; delta = 1e-5. `hidden` is the width of
-the hidden layer. Test set, mean over seeds; settings of the head were chosen on held-out training images and on
-features of texts. This copy of CIFAR-10 was encoded again as JPEG. Seconds are those of `fit`, beside other work.
-`python benchmarks/heads.py`
+learned five classes of CIFAR-10 without privacy. It is trained by DP-SGD on the first rows of the other five classes,
+at delta = 1e-5, beside a clipless head of Lipschitz layers, which is certified in the space of features. `hidden` is
+the width of the hidden layer. Accuracy is on the test set, mean over seeds. Settings of the head were chosen on
+held-out training images and on features of texts. This copy of CIFAR-10 was re-encoded as JPEG. Seconds are those of
+`fit`, beside other work. `python benchmarks/heads.py`
 
 {heads.table(found["runs"])}
 """
@@ -567,11 +607,13 @@ def _few_images(found: dict) -> str:
     return f"""
 ## Few images
 
-The default recipe on the first images of a training set, epsilon = {found["epsilon"]:g}, delta = 1e-5, beside clipless
-training of the pixels and the [robust recipe](howto/certified.md); test set, mean over seeds. Learning rates grow with
-the number of images, up to 16,384 (of digits and images in color 50,000), 8000 and 50,000, which was chosen on the last
-training images, with one to three seeds (`benchmarks/few_images.py --held-out`).
+The default recipe on the first images of a training set, at epsilon = {found["epsilon"]:g} and delta = 1e-5, beside
+clipless training on pixels and the [robust recipe](howto/certified.md). Accuracy is on the test set, mean over seeds.
 `python benchmarks/few_images.py`; 16,000 images: `--dataset cifar10 --way default --rows 16000`
+
+Learning rates grow with the number of images, up to 16,384 (50,000 for digits and for images in color), 8000 and 50,000
+for the three columns. This was chosen on the last training images, with one to three seeds
+(`benchmarks/few_images.py --held-out`).
 
 {few_images.table(found["runs"])}
 """
@@ -581,11 +623,11 @@ def _certified(found: dict) -> str:
     return f"""
 ## Private and certified
 
-Share of the test set that is classified correctly whatever changes the pixels by up to a radius (L2, pixels in [0, 1]),
-proved, with the recipe of `lipdp train --recipe robust`, see [the page](howto/certified.md). Mean over seeds; delta =
-1e-5. Settings were chosen on held-out training images of MNIST and taken to the other sets by their size; this copy of
-CIFAR-10 was encoded again as JPEG. Seconds are beside other work.
-`python benchmarks/certified.py`
+The share of the test set that is proved to be classified correctly under any change of the pixels up to a radius (L2
+norm, pixels in [0, 1]), with the recipe of `lipdp train --recipe robust`: see [train for
+certificates](howto/certified.md). Mean over seeds; delta = 1e-5. Settings were chosen on held-out training images of
+MNIST, and adapted to the size of the other data sets. This copy of CIFAR-10 was re-encoded as JPEG. Seconds are beside
+other work. `python benchmarks/certified.py`
 
 {certified.table(found["runs"])}
 """
@@ -597,56 +639,60 @@ def _audits(found: dict) -> str:
 ## Audits
 
 Lower bounds on epsilon by white-box audits (`lipdp.audit.white_box`: 256 canaries, 4 updates, sampling probability 0.5,
-delta = 1e-5, 300 runs; DPIS 2048 and 12), each at 95 % by itself, TensorFlow / JAX. {known["audits"]} audits, of which
-{known["flagged"]} above the stated epsilon; by chance up to one in 20 might be, and near 0.3 % would be by how the
-bounds are made. Persons have four rows each, of which two are in an update. What keeps some lower is the accounting:
-shuffled batches are charged without amplification, those of constant size, and random allocation at epsilon 10, by
-bounds that are not tight. [DPIS](howto/audit.md#samplers-persons-dpis) has fewer trials. Faults and tightness are on
-the page [audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` with each backend
+delta = 1e-5, 300 runs; for DPIS 2048 canaries and 12 updates), each at 95 % confidence by itself, TensorFlow / JAX.
+`{found["command"]}` with each backend
+
+{known["flagged"]} of {known["audits"]} audits are above the stated epsilon. By chance up to one in 20 might be; the
+way the bounds are computed makes it near 0.3 %. Some are low because the accounting is not tight there: shuffled
+batches are charged without amplification, and batches of constant size, and random allocation at epsilon 10, by
+bounds that are not tight. Persons have four rows each, of which two are in an update.
+[DPIS](howto/audit.md#samplers-persons-dpis) has fewer trials. Faults and tightness are on the page [audit a
+run](howto/audit.md#it-catches-faults).
 
 {audits.table(found["runs"])}
 """
 
 
-# The order of the page; a benchmark without results has no table.
-SECTIONS = {
-    "mnist": _mnist,
-    "scattered": _scattered,
-    "few_images": _few_images,
-    "certified": _certified,
-    "frontend": _frontend,
-    "images": _images,
-    "tabular": _tabular,
-    "unseen_tables": _unseen_tables,
-    "dpsgd": _dpsgd,
-    "adaclip": _adaclip,
-    "dpis": _dpis,
-    "regimes": _regimes,
-    "persons": _persons,
-    "diffusion": _diffusion,
-    "step_cost": _step_cost,
-    "per_example": _per_example,
-    "finetune": _finetune,
-    "transfer": _transfer,
-    "heads": _heads,
-    "finetune_peers": _finetune_peers,
-    "peers": _peers,
-    "fit_cost": _fit_cost,
-    "start_cost": _start_cost,
-    "own_layers": _own_layers,
-    "fixed_features": _fixed_features,
-    "gpu_steps": _gpu,
-    "sources": _sources,
-    "dpsgd_low_mixed_bfloat16": _low_precision,
-    "accounting": _accounting,
-    "allocation": _allocation,
-    "audits": _audits,
-}
+# The order of the page, and the file of results that each part reads; a benchmark without results has no table.
+SECTIONS = [
+    ("mnist", _mnist),
+    ("scattered", _scattered),
+    ("few_images", _few_images),
+    ("certified", _certified),
+    ("frontend", _frontend),
+    ("images", _images),
+    ("tabular", _tabular),
+    ("unseen_tables", _unseen_tables),
+    ("dpsgd", _dpsgd),
+    ("adaclip", _adaclip),
+    ("dpis", _dpis),
+    ("regimes", _regimes),
+    ("persons", _persons),
+    ("diffusion", _diffusion),
+    ("step_cost", _step_cost),
+    ("per_example", _per_example),
+    ("finetune", _finetune),
+    ("transfer", _transfer),
+    ("heads", _heads),
+    ("finetune_peers", _finetune_peers),
+    ("peers", _peers),
+    ("fit_cost", _fit_cost),
+    ("start_cost", _start_cost),
+    ("own_layers", _own_layers),
+    ("fixed_features", _fixed_features),
+    ("gpu_steps", _gpu),
+    ("sources", _sources),
+    ("dpsgd_low_mixed_bfloat16", _low_precision),
+    ("accounting", _accounting),
+    ("allocation", _allocation),
+    ("audits", _audits),
+    ("scattered", _earlier_recipes),
+]
 
 
 def render() -> str:
-    texts = []
-    for name, section in SECTIONS.items():
+    texts = [f"## At a glance\n\n{short().strip()}"]
+    for name, section in SECTIONS:
         path = RESULTS / f"{name}.json"
         if path.exists():
             texts.append(section(json.loads(path.read_text())).strip())
