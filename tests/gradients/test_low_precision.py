@@ -44,7 +44,7 @@ class Block(L.Layer):
 
 
 @pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_layers_of_ones_own_that_hold_models_and_weights(low, apart, rate):
     network = keras.Sequential([keras.Input((12,)), L.Dense(12), Block(rate), L.Dense(3, dtype="float32")])
     network = lipdp.to_functional(network, verbose=False) if apart else network

@@ -177,7 +177,7 @@ def effect(model, strategy, y=None):
 
 QUICK = ("largest", "number", "statistics", "lambda", "flip", "nested", "mask")
 # JAX compiles these for long.
-LONG = ("largest", "mask")
+LONG = ("largest", "mask", "number")
 
 
 def marks(name):

@@ -14,6 +14,9 @@ from lipdp import gradients, isolation, layers
 from lipdp.models import steps
 from tests.helpers.clipping import assert_same_gradients
 
+# JAX compiles these for long; `make test-all` has them compiled.
+LONG = pytest.mark.backend_free
+
 
 class Block(L.Layer):
     """As on keras.io."""
@@ -82,6 +85,7 @@ class Patches(L.Layer):
         return ops.stack([chosen[:, 0], ops.einsum("bp,bpd->bd", gates, self.dense(patches))], axis=1)
 
 
+@LONG
 def test_a_copy_is_saved_without_the_classes_that_were_taken_apart(tmp_path):
     copy = lipdp.to_functional(stack(Patches(), shape=(4, 6, 3)), verbose=False)
     copy.save(tmp_path / "copy.keras")
@@ -90,7 +94,9 @@ def test_a_copy_is_saved_without_the_classes_that_were_taken_apart(tmp_path):
     np.testing.assert_allclose(ops.convert_to_numpy(again), ops.convert_to_numpy(copy(x)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [lambda: stack(Block()), nested], ids=["block", "nested"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(lambda: stack(Block()), id="block", marks=LONG), pytest.param(nested, id="nested")]
+)
 def test_the_same_function_without_layers_of_ones_own(make, capsys):
     model = make()
     copy = lipdp.to_functional(model)
@@ -102,7 +108,10 @@ def test_the_same_function_without_layers_of_ones_own(make, capsys):
     assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
 
 
-@pytest.mark.parametrize(("make", "shape"), [(Block, (5, 4)), (Patches, (4, 6, 3))], ids=["block", "patches"])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [pytest.param(Block, (5, 4), id="block", marks=LONG), pytest.param(Patches, (4, 6, 3), id="patches")],
+)
 def test_gradients_are_those_that_the_layer_has_row_by_row(make, shape):
     model = stack(make(), shape=shape)
     copy, x = lipdp.to_functional(model, verbose=False), rows(shape=shape)
@@ -111,6 +120,7 @@ def test_gradients_are_those_that_the_layer_has_row_by_row(make, shape):
     assert_same_gradients(model, copy, x)
 
 
+@LONG
 def test_training_the_copy_trains_the_model():
     model = stack(Block(rate=0.5), L.Dense(3))
     private = lipdp.DP_Model.from_keras(lipdp.to_functional(model, verbose=False))
@@ -471,7 +481,10 @@ ON_CONSTANTS = {
 }
 
 
-@pytest.mark.parametrize(("make", "became"), ON_CONSTANTS.values(), ids=ON_CONSTANTS)
+@pytest.mark.parametrize(
+    ("make", "became"),
+    [pytest.param(*c, id=n, marks=[LONG] * (n not in ("positions", "both ways"))) for n, c in ON_CONSTANTS.items()],
+)
 def test_layers_inside_that_are_called_on_constants(make, became, capsys):
     model = make()
     copy = lipdp.to_functional(model)
@@ -511,7 +524,10 @@ OWN_WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize(("make", "dtype", "became"), OWN_WEIGHTS.values(), ids=OWN_WEIGHTS)
+@pytest.mark.parametrize(
+    ("make", "dtype", "became"),
+    [pytest.param(*c, id=n, marks=[LONG] * (n == "attention")) for n, c in OWN_WEIGHTS.items()],
+)
 def test_weights_of_ones_own(make, dtype, became, capsys, tmp_path):
     layer = make()
     model = of_tokens(layer) if dtype == "int32" else stack(layer)

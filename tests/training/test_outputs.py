@@ -503,7 +503,7 @@ def half_trained(form, **arguments):
     return model
 
 
-@pytest.mark.parametrize("form", [dict, list])
+@pytest.mark.parametrize("form", [pytest.param(dict, marks=pytest.mark.backend_free), list])
 def test_an_output_without_a_loss_trains_nothing(form, tmp_path):
     x, y = data()
     both = {"kind": y["kind"]} if form is dict else [None, y["kind"]]

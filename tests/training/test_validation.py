@@ -254,7 +254,7 @@ class Unweighted(Right):
 
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
+@pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, pytest.param({}, marks=pytest.mark.slow)])
 def test_a_metric_that_leaves_out_weights_is_named(more):
     """It counted the rows that fill up an update, and was wrong by several percent without a word."""
     model = mlp(metrics=["accuracy", Right()])
