@@ -163,7 +163,7 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
     if taps == 1:
         (only,) = geometry.slices(image, places)
         return Outer(rows.positions(only), rows.positions(g), layout)
-    positions = None if rows.views is None or any(p is None for p in g.shape[1:-1]) else rows.views * math.prod(places)
+    positions = _positions(rows, g, places)
     if positions is not None and positions * (taps * inputs + outputs) < taps * inputs * outputs:
         patches = ops.concatenate(list(geometry.slices(image, places)), axis=-1)
         return Outer(rows.positions(patches), rows.positions(g), layout)
@@ -194,6 +194,11 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
     if backend.large_products() and not few:
         return Taps(patches_at_once, shape, _places(g))
     return Taps(all_at_once if few else each, shape, _places(g))
+
+
+def _positions(rows, g, places):
+    """Places of all rows of an example, or None where they are not known before the step runs."""
+    return None if rows.views is None or None in g.shape[1:-1] else rows.views * math.prod(places)
 
 
 def _places(g):
@@ -237,11 +242,14 @@ def depthwise_factor(rows, image, g, geometry: Geometry, shape):
     """Returns the factor of a depthwise kernel `(*kernel, channels, multiplier)`."""
     places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
     channels, multiplier = shape[-2:]
+    positions = _positions(rows, g, places)
+    image = ops.expand_dims(image, -1)
+
+    def tap(part):
+        return rows.positions(part, 2) if positions is None else ops.reshape(part, (-1, positions, channels, 1))
 
     def each():
         cotangents = rows.positions(ops.reshape(g, (*ops.shape(g)[:-1], channels, multiplier)), 2)
-        return backend.in_turn(
-            lambda s: ops.sum(rows.positions(s)[..., None] * cotangents, axis=1), geometry.slices(image, places)
-        )
+        return backend.in_turn(lambda s: ops.sum(tap(s) * cotangents, axis=1), geometry.slices(image, places))
 
     return Taps(each, shape, _places(g))

@@ -25,7 +25,7 @@ def affine(tape, normalized, scale, shift, shape, offset: float = 0.0):
         for variable, product in ((scale, lambda: normalized * g), (shift, lambda: g)):
             if variable is not None:
                 summed = rows.summed(product(), shape)
-                yield variable, Whole(ops.reshape(summed, (rows.batch, *variable.shape)))
+                yield variable, Whole(ops.reshape(summed, (-1, *variable.shape)))
 
     return tape.tap(outputs, (normalized,), gradients)
 
@@ -70,14 +70,18 @@ def of_channels(inputs, groups: int, epsilon: float):
     *places, channels = inputs.shape[1:]
     flat = ops.cast(ops.reshape(inputs, (-1, math.prod(places), channels)), "float32")
 
+    of_group = channels // groups
+    share = ops.full((1, 1, of_group), 1.0 / (math.prod(places) * of_group))
+
     def mean(values):
-        found = ops.reshape(ops.mean(values, axis=1), (-1, groups, channels // groups))
-        found = ops.broadcast_to(ops.mean(found, axis=-1, keepdims=True), ops.shape(found))
+        # Sums that keep their axes: in the gradients of others TensorFlow asks for shapes by tens of operations.
+        found = ops.reshape(ops.sum(values, axis=1, keepdims=True), (-1, groups, of_group))
+        found = ops.sum(found, axis=-1, keepdims=True) * share
         return ops.reshape(found, (-1, 1, channels))
 
     centered = flat - mean(flat)
     normalized = centered * ops.rsqrt(mean(ops.square(centered)) + epsilon)
-    return ops.cast(ops.reshape(normalized, ops.shape(inputs)), inputs.dtype)
+    return ops.cast(ops.reshape(normalized, (-1, *places, channels)), inputs.dtype)
 
 
 @rule(keras.layers.PReLU)
