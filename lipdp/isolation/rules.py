@@ -46,6 +46,27 @@ def _alike(layer, ranks) -> bool:
     return len(given | {len(shape) for use in _keras.uses(layer) for shape in use.inputs}) < 2
 
 
+def _taken_for_bias(shapes: list) -> bool:
+    """Whether Keras may add one number of each row as it adds a bias, to channels, where these are as many as rows.
+
+    On TensorFlow it looks for a second term with one axis above one, and at its size: rows would see each other.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    for k, shape in enumerate(shapes):
+        others = [other for j, other in enumerate(shapes) if j != k and len(other) > 1]
+        if k and len(shape) > 1 and set(shape[1:]) <= {1, None}:
+            if any({other[1], other[-1]} != {1} for other in others):
+                return True
+    return False
+
+
+def _sums(layer, ranks) -> bool:
+    given = [[np.shape(leaf) for leaf in tree.flatten(nest)] for nest in _keras.passed(layer, "inputs")]
+    shapes = [list(use.inputs) for use in _keras.uses(layer)]
+    return _alike(layer, ranks) and not any(map(_taken_for_bias, given + shapes))
+
+
 def _sequences(layer, ranks) -> bool:
     """Inputs have equally many axes, and positions beside the batch, which would be attended along otherwise."""
     ranks, masks = _ranks_of(layer, "inputs"), _ranks_of(layer, "mask")
@@ -158,7 +179,8 @@ LAYERS: dict[type, Callable[[Any, Any], bool]] = {
         _always,
     ),
     **dict.fromkeys((L.Dropout, L.AlphaDropout), _dropping),
-    **dict.fromkeys((L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, *_CELLS), _alike),
+    **dict.fromkeys((L.Subtract, L.Multiply, L.Maximum, L.Minimum, *_CELLS), _alike),
+    **dict.fromkeys((L.Add, L.Average), _sums),
     L.Normalization: moments,
     # Random changes of images take one draw for each row or one for all.
     **dict.fromkeys(
@@ -301,6 +323,8 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
         # A list counts as the array that it becomes.
         arrays = [value for value in (*given, *held) if is_array(value) or isinstance(value, (list, tuple))]
         if any(isinstance(leaf, keras.KerasTensor) for leaf in tree.flatten(arrays)):
+            return False
+        if name == "Add" and _taken_for_bias([np.shape(value) for value in given]):
             return False
         shapes = [np.shape(value) for value in arrays]
         kept = all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in shapes)

@@ -87,10 +87,14 @@ def features(
             raise ValueError(found)
         names = [operation.name for operation in foreign]
         shown = ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
+        kinds = keras.layers.Add, keras.layers.Average
+        sums = any(_keras.operation_name(one) == "Add" or isinstance(one, kinds) for one in foreign)
+        biased = sums and keras.backend.backend() == "tensorflow"
+        hint = " Put one number of each row, such as a mean, in front of what it is added to." if biased else ""
         raise ValueError(
             "The features of a row must depend on that row alone. Received: layers that are not known to keep rows "
             f"apart: {shown}. Freeze what is stock Keras (`model.trainable = False`), and declare your own layers with "
-            "lipdp.row_wise if they treat each row alone."
+            f"lipdp.row_wise if they treat each row alone.{hint}"
         )
     if provenance.ledgers_of(raw):
         raise ValueError(

@@ -11,7 +11,7 @@ from lipdp import _keras, backend, isolation
 from lipdp.bounds import registry
 from lipdp.exporting import GraphCopy
 from lipdp.isolation.rules import is_array
-from lipdp.layers import LipschitzLayer
+from lipdp.layers import LipschitzLayer, Weight
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.steps import Stays, Steps, for_each_row
 from lipdp.privacy import provenance
@@ -36,7 +36,8 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
     Returns:
         A functional model, not compiled; a `DP_Model` of a private one. Layers and weights are those of `model`, not
         copies: train one of them, and both have learned it. Weights of your layer's own become those of a `Dense`,
-        `EinsumDense`, `Embedding` or `lipdp.layers.Weight`. A layer stays as it is, and runs one row at a time as
+        `EinsumDense`, `Embedding` or `lipdp.layers.Weight`; a file holds twice what two of your layers share, such as a
+        table, and these are two weights once it is loaded. A layer stays as it is, and runs one row at a time as
         before, where its own weights are kept in lists, have constraints or do not all train, where it draws random
         numbers itself, gets masks, states bounds of its own, changes what it holds, calls layers that are none of its
         attributes, does something else in training than to hand `training` on, or where its `call` cannot be read or
@@ -248,18 +249,24 @@ def _constants_for_each_row(layer, tensor):
 
 
 def _refuse_steps(graph) -> None:
-    """Leaves a layer alone whose graph has weights of others in the place of constants."""
+    """Leaves a layer alone whose graph has weights of others as constants, or goes along all copies of its own."""
+    foreign, of_weights = {id(operation) for operation, _ in isolation.foreign(graph)}, set()
     for node in _keras.nodes(graph):
         for value in tree.flatten((node.arguments.args, node.arguments.kwargs)):
             if isinstance(value, keras.Variable):
                 raise Stays(f"it calls '{node.operation.name}' on a weight")
+        inputs = {id(tensor) for tensor in node.input_tensors}
+        if isinstance(node.operation, Weight) or (inputs and inputs <= of_weights):
+            of_weights.update(map(id, node.output_tensors))
+            if id(node.operation) in foreign:
+                raise Stays(f"it calls '{node.operation.name}' on a weight, which each row has a copy of")
 
 
 def _compare(layer, one, other) -> None:
     """Runs a layer and its graph on random rows, with weights moved at random: what was read as a constant shows.
 
-    Operations of the graph that are not known to keep rows apart run one row at a time, as when it trains. Layers
-    inside draw the same numbers in both.
+    The graph runs as it predicts, and as it trains, where operations that are not known to keep rows apart run one row
+    at a time. Layers inside draw the same numbers each time.
     """
     rng = np.random.default_rng(0)
 
@@ -278,16 +285,17 @@ def _compare(layer, one, other) -> None:
     for training in (False, True):
         outputs = []
         try:
-            for model, context in ((one, contextlib.nullcontext()), (other, _steps_alone(other))):
+            whole = contextlib.nullcontext()
+            for model, context in ((one, whole), (other, _steps_alone(other)), (other, whole)):
                 with context, backend.full_precision(), keras.StatelessScope(moved):
                     flat = tree.flatten(model(x, training=training))
                     # As numbers: truth values have no difference.
                     outputs.append([ops.convert_to_numpy(t).astype("float64") for t in flat])
         except Exception as error:
             raise Stays(f"it does not run on random rows ({type(error).__name__})") from error
-        for a, b in zip(*outputs, strict=True):
+        for a, *read in zip(*outputs, strict=True):
             limit = _TOLERANCE * max(1.0, float(np.max(np.abs(a), initial=0.0)))
-            if a.shape != b.shape or not np.max(np.abs(a - b), initial=0.0) <= limit:
+            if not all(a.shape == b.shape and np.max(np.abs(a - b), initial=0.0) <= limit for b in read):
                 also = " in training" if training else ""
                 raise Stays(f"what was read of its `call` computes something else{also} on random rows")
 

@@ -108,6 +108,8 @@ class Steps:
             lambda v: self._rows(self._variables[id(v)], rank, inputs) if id(v) in self._variables else v,
             (args, kwargs),
         )
+        if name == "Add" and any(v is not None and math.prod(v.shape) == 1 for v in variables[1:]):
+            args = args[::-1]  # as a second term Keras may take a number of each row for a bias
         return operation(*args, **kwargs)
 
     def _rows(self, variable, rank, inputs):

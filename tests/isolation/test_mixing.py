@@ -412,3 +412,41 @@ def test_tokens_of_an_embedding_inside_of_a_layer(inside):
     _, (x, other) = isolation.synthetic(_keras.graph(model))
     x, other = (ops.convert_to_numpy(tensor) for tensor in (x, other))
     assert set(np.unique(x)) == {0.0, 1.0} and np.max(other) > 1e4  # an outlier where none is looked up
+
+
+NUMBERS_OF_ROWS = {
+    "an operation": lambda x: x + L.Dense(1)(x),
+    "a mean": lambda x: x + ops.mean(x, axis=-1, keepdims=True),
+    "a layer": lambda x: L.Add()([x, L.Dense(1)(x)]),
+    "an average": lambda x: L.Average()([x, L.Dense(1)(x)]),
+    "of sequences": lambda x: ops.add(L.Reshape((BATCH, 3))(L.Dense(3 * BATCH)(x)), L.Dense(1)(x)[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_ROWS)
+def test_numbers_of_rows_are_added_to_their_own_rows_where_channels_are_as_many(name):
+    """Keras takes them for a bias on TensorFlow."""
+    inputs = keras.Input((BATCH,))
+    hidden = L.Flatten()(ops.tanh(NUMBERS_OF_ROWS[name](inputs)))
+    model = lipdp.DP_Model.from_keras(keras.Model(inputs, L.Dense(2)(hidden)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = (
+        np.random.default_rng(0).normal(size=(BATCH, BATCH)).astype("float32"),
+        (np.arange(BATCH) % 2).astype("int32"),
+    )
+
+    def released(x, weight):
+        return BATCH * flat(averaged(model, strategies.DPSGD(clip_norm=C), (x, y, weight))[0])
+
+    one, without = np.ones(BATCH, "float32"), np.r_[0.0, np.ones(BATCH - 1)].astype("float32")
+    for value in (x[0], 1e4, np.inf, np.nan):
+        changed = x.copy()
+        changed[0] = value
+        assert np.linalg.norm(released(changed, one) - released(x, without)) <= C * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_sums_of_equal_shapes_run_as_they_are(rank):
+    inputs = keras.Input((4, 1)[: rank - 1])
+    hidden = L.Add()([inputs + 2.0 * inputs, L.Average()([inputs, inputs + 1.0]) + np.ones(inputs.shape[-1])])
+    assert not isolation.foreign(keras.Model(inputs, hidden))

@@ -204,6 +204,17 @@ def test_layers_that_may_mix_rows_are_refused(layer):
         lipdp.features(model, X)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="where Keras takes such numbers for a bias")
+def test_a_number_of_each_row_is_added_to_its_own_row():
+    """With as many rows at once as channels, each row had the means of all."""
+    inputs = keras.Input((6,))
+    mean = keras.ops.mean(inputs, axis=-1, keepdims=True)
+    with pytest.raises(ValueError, match="in front of what it is added to"):
+        lipdp.features(keras.Model(inputs, inputs + mean), X, batch_size=6)
+    found = lipdp.features(keras.Model(inputs, mean + inputs), X, batch_size=6)
+    np.testing.assert_allclose(found, X + X.mean(axis=1, keepdims=True), atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_network_that_was_trained_privately_is_refused():

@@ -180,6 +180,15 @@ class Biased(Linear):
         return ops.tanh(product + ops.reshape(self.b, (1, 1, -1))) * product
 
 
+class Shifted(Linear):
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.shift = self.add_weight(shape=(1,), name="shift")
+
+    def call(self, inputs):
+        return super().call(inputs) + self.shift
+
+
 class Attends(Own):
     """Steps that are not known to keep rows apart, which they do alone."""
 
@@ -250,6 +259,41 @@ class AcrossRows(Own):
 
     def call(self, inputs):
         return inputs * self.scale
+
+
+class Masks(Linear):
+    """A product that is right for one row alone, as `reshape` takes what it is given."""
+
+    def call(self, inputs):
+        product = ops.matmul(inputs[:, 0], self.w * np.tril(np.ones((4, 4), "float32")))
+        return ops.reshape(product, (-1, 4)) + self.b
+
+
+class Scaled(Own):
+    """Several axes meet what was made of one."""
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(4,), name="scale")
+
+    def call(self, inputs):
+        return inputs * ops.softplus(self.scale)
+
+
+class Directed(Own):
+    """Its length would be that of all rows."""
+
+    def build(self, input_shape):
+        self.direction = self.add_weight(shape=(1, 1, 4), initializer="ones", name="direction")
+
+    def call(self, inputs):
+        return inputs * self.direction / ops.sqrt(ops.sum(ops.square(self.direction), keepdims=True))
+
+
+class Centered(Directed):
+    """The mean of all rows is that of one, but its gradient is not."""
+
+    def call(self, inputs):
+        return inputs * (self.direction - ops.mean(self.direction, keepdims=True))
 
 
 class Unread(Linear):
@@ -439,6 +483,10 @@ STAY = {
     "frozen weights": (Frozen, "that do not train"),
     "constraints": (Constrained, "constraints or regularizers"),
     "several ways": (Transposed, "in several ways"),
+    "a product of one row": (Masks, "does not run on random rows|something else on random rows"),
+    "more axes": (Scaled, "does not run on random rows|something else on random rows"),
+    "a length": (Directed, "a weight, which each row has a copy of"),
+    "a mean": (Centered, "a weight, which each row has a copy of"),
     "unread": (Unread, "does not use"),
     "training": (ForTraining, "something else in training"),
     "explicit": (NeverDrops, "something else in training"),
@@ -517,6 +565,7 @@ OWN_WEIGHTS = {
     "linear": (Linear, "float32", "1 layer."),
     "spelled": (Spelled, "float32", "2 layers."),
     "biased": (Biased, "float32", "2 layers."),
+    "shifted": (Shifted, "float32", "2 layers."),
     "attention": (Attends, "float32", "1 layer."),
     "token": (Token, "float32", "3 layers."),
     "table": (Table, "int32", "1 layer."),
