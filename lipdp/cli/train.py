@@ -319,7 +319,7 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
         "table": None if dataset.texts is not None else datasets.description(options),
         **({} if frozen is None else {"backbone": {"name": frozen.name, "sha256": frozen.digest}}),
         # Earlier versions went by the place of a row.
-        "held_out_by": "content" if options.person_column is None else "person",
+        "held_out_by": "label" if options.person_column is None else "person",
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
         # How many rows persons have is private.

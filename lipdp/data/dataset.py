@@ -1,6 +1,7 @@
 """What a loader returns, and the two things that may be done to it before training."""
 
 import dataclasses
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ class Dataset:
     def held_out(self, fraction: float) -> "Dataset":
         """Returns the data set with a part of the training rows as its test part, in place of any other.
 
-        A row is held out or not by a fixed hash of its own contents, whatever the other rows are: a row more or
+        A row is held out or not by a fixed hash of its own values and label, whatever the other rows are: a row more or
         less in the file is then a row more or less in one part, and epsilon keeps its meaning. A random
         permutation, or a cut at a fixed share, would move other rows as well. With `person_ids` the hash is that of
         a person's id, so that whole persons are held out.
@@ -119,7 +120,11 @@ class Dataset:
         """
         fraction = checks.fraction("fraction", fraction)
         ids = self.person_ids
-        out = held_out([self.x_train, self.y_train], fraction) if ids is None else held_out_persons(ids, fraction)
+        if ids is None:
+            labels = _codes(self.classes)[self.y_train] if self.classes else self.y_train
+            out = held_out([self.x_train, labels], fraction)
+        else:
+            out = held_out_persons(ids, fraction)
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
@@ -128,6 +133,18 @@ class Dataset:
         x, y = self.x_train, self.y_train
         whose = {} if ids is None else {"person_ids": ids[~out], "person_ids_test": ids[out]}
         return dataclasses.replace(self, x_train=x[~out], y_train=y[~out], x_test=x[out], y_test=y[out], **whose)
+
+
+def _codes(classes: Sequence) -> np.ndarray:
+    """Returns a number for each class that follows from its label alone; its id depends on the labels of other rows."""
+    texts = [str(int(label) if isinstance(label, (bool, np.bool_)) else label) for label in classes]
+    return np.array(
+        [
+            int(text) if text.isascii() and text.isdigit() and len(text) < 8 else zlib.crc32(text.encode()) % 2**24
+            for text in texts
+        ],
+        "float32",
+    )
 
 
 def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:

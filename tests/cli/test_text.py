@@ -57,7 +57,7 @@ def test_a_run_learns_and_says_what_it_protects(run):
     assert 3.9 < content.privacy["epsilon"] <= 4.0 and "read_off_the_data" not in content.privacy
     assert "One example is one text" in content.statement and "'said'" in content.statement
     assert (run / folders.STATEMENT).read_text() == content.statement
-    assert content.run["settings"]["held_out_by"] == "content"
+    assert content.run["settings"]["held_out_by"] == "label"
     assert content.run["settings"]["classes"] == ["sad", "glad"] and content.run["settings"]["text"] == "said"
     assert "certified" not in (run / folders.MARKDOWN).read_text()
 

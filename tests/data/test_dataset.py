@@ -43,6 +43,19 @@ def test_one_row_less_moves_no_other_row_between_the_parts(removed):
         assert gone <= {whole.x_train[removed, 0]}
 
 
+@pytest.mark.parametrize(("old", "new"), [(("b", "d"), "a"), ((1, 7), 0), ((0, 1), "none"), ((0, 1), 9)])
+def test_a_row_of_a_new_class_moves_no_other_row_between_the_parts(old, new):
+    """It numbers the classes anew, by which rows were held out."""
+    whole = dataclasses.replace(_table(), classes=old)
+    labels = [*np.array(old, object)[whole.y_train], new]
+    classes = tuple(sorted({*old, new}, key=str))
+    x = np.concatenate([whole.x_train, [[1e6, 0.0]]])
+    more = Dataset(x, np.array([classes.index(label) for label in labels]), None, None, classes, "toy")
+    mine, other = whole.held_out(0.3), more.held_out(0.3)
+    assert set(mine.x_train[:, 0]) ^ set(other.x_train[:, 0]) <= {1e6}
+    assert set(mine.x_test[:, 0]) ^ set(other.x_test[:, 0]) <= {1e6}
+
+
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_held_out_refuses_a_fraction_out_of_range(fraction):
     with pytest.raises(ValueError, match=r"`fraction` must be a number in \(0, 1\). Received"):
