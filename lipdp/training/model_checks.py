@@ -206,8 +206,8 @@ def graph_of(model: Any, private: Any) -> Any:
                 f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
                 f"{type(model).__name__}. Return what its loss needs as outputs, and give these losses: "
                 "docs/training.md has a variational autoencoder and distillation, docs/howto/pairs.md siamese "
-                f"networks. For training without it pass {stock}. Networks that train in turn, as in a GAN, do not fit into one `fit`: for "
-                "private images there is lipdp.diffusion.DiffusionModel, see docs/diffusion.md."
+                f"networks. For training without it pass {stock}. Networks that train in turn, as in a GAN, do not "
+                "fit into one `fit`: for private images there is lipdp.diffusion.DiffusionModel, see docs/diffusion.md."
             )
     if graph is None:
         raise ValueError(
