@@ -100,7 +100,7 @@ def test_from_folders_to_classes_of_new_images(folder, tmp_path, capsys):
     assert f"predict RUN --data {new} --keep files" in capsys.readouterr().out
     target = tmp_path / "classes.csv"
     assert main(["predict", str(run), "--data", new, "--keep", "files", "--output", str(target)]) == 0
-    found = list(csv.DictReader(target.open()))
+    found = list(csv.DictReader(target.read_text().splitlines()))
     assert [row["files"] for row in found] == ["a.jpg", "b.png"] and {row["class"] for row in found} <= set(SHADES)
     wrong = ["predict", run, "--data", new, "--keep", "name", "--output", tmp_path / "other.csv"]
     assert "--keep name" in refusal(capsys, *wrong)
