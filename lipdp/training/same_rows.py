@@ -62,7 +62,7 @@ def note(model: keras.Model, *data: Any) -> None:
                 "Another private model in this process was trained on the same rows, and each ledger counts its own "
                 "model alone. If several are shown, or one is chosen by private rows, what holds is the epsilon of all "
                 "of them together: lipdp.privacy.Ledger.joined([m.privacy.ledger for m in models]).epsilon(delta). A "
-                "search of which only the best is shown costs less, see accounting.search_epsilon in "
+                "search of which only the best is shown can cost less, see accounting.search_epsilon in "
                 "docs/howto/learning-rate.md. This is said once.",
                 stacklevel=checks.users_line(),
             )
