@@ -392,6 +392,7 @@ MODELS = {
     "from_keras GAN": (
         lambda: lipdp.DP_Model.from_keras(InTurn()),
         "`train_step` of its own",
+        "docs/training.md has a variational autoencoder",
         "pass keras.Model(inputs, outputs)",
         "lipdp.diffusion.DiffusionModel",
     ),

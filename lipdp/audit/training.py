@@ -13,6 +13,7 @@ from lipdp.accounting.schemes import ADD_OR_REMOVE, REPLACE, SCHEMES
 from lipdp.audit.family import Family
 from lipdp.sampling import Source
 from lipdp.sampling import get as get_sampling
+from lipdp.training import same_rows
 
 # Rows of one pass that computes losses.
 _ROWS = 1024
@@ -151,7 +152,8 @@ class Fit:
         if self.worlds.relation == ADD_OR_REMOVE:
             # Of a source rows that are not finite count as zero.
             x = tree.map_structure(lambda leaf: Source(leaf.astype("float32"), readers=1), x)
-        model.fit(x, rows.y, callbacks=list(callbacks), **arguments)
+        with same_rows.meant():
+            model.fit(x, rows.y, callbacks=list(callbacks), **arguments)
         made = model.run.plan.sampling, model.run.ledger.updates
         if self._made not in (None, made):
             raise ValueError(

@@ -15,6 +15,7 @@ from lipdp.audit.networks import Canaries
 from lipdp.audit.observe import Watcher, observed_class
 from lipdp.audit.scores import NAMES, Crowded, Scores
 from lipdp.privacy import Plan
+from lipdp.training import same_rows
 
 # Largest cosine between the directions of two canaries.
 _ORTHOGONAL = 1e-3
@@ -60,21 +61,22 @@ class Setting:
             options |= {"person_ids": np.repeat(np.arange(len(x)), 2 * most), "rows_per_person": most}
             x, y = np.repeat(x, 2 * most, axis=0), np.repeat(y, 2 * most, axis=0)
         budgeted = {"noise_multiplier": plan.noise_multiplier} if budget is None else {"epsilon": budget}
-        model.fit(
-            x,
-            y,
-            batch_size=plan.sampling.batch_size,
-            steps_per_epoch=steps,
-            sampling=Sampling(plan.sampling.name, plan.sampling.capacity),
-            strategy=self.strategy,
-            delta=plan.delta,
-            training_metrics=False,
-            verbose=0,
-            callbacks=[Watcher(watched.add, restart=plan.updates)],
-            seed=None if self.seeds is None else int(self.seeds.integers(2**31)),
-            **budgeted,
-            **options,
-        )
+        with same_rows.meant():
+            model.fit(
+                x,
+                y,
+                batch_size=plan.sampling.batch_size,
+                steps_per_epoch=steps,
+                sampling=Sampling(plan.sampling.name, plan.sampling.capacity),
+                strategy=self.strategy,
+                delta=plan.delta,
+                training_metrics=False,
+                verbose=0,
+                callbacks=[Watcher(watched.add, restart=plan.updates)],
+                seed=None if self.seeds is None else int(self.seeds.integers(2**31)),
+                **budgeted,
+                **options,
+            )
         return {name: np.array(values) for name, values in watched.found.items()}, model
 
     def _gradients(self, model: keras.Model) -> np.ndarray:

@@ -86,7 +86,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
         "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
-        "features": (_features, "what a frozen network makes of a data set, once, as a .npz file"),
+        "images": (_images, "read folders of image files, at one size, into a .npz file"),
+        "features": (_features, "compute the outputs of a frozen network for a data set, once, as a .npz file"),
         "table": (_table, "write the description of a .csv file, to be filled in"),
         "audit": (_audit, "a lower bound on epsilon by experiment, beside the stated one"),
         "certify": (_certify, "certified accuracy of a trained model"),
@@ -172,6 +173,18 @@ def _calibrate(parser):
     _plan(parser)
 
 
+def _images(parser):
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="a folder of images, or of one folder for each class")
+    names = "PUBLIC list of the folders that are classes; left out: images without classes, for lipdp predict"
+    add("--classes", nargs="+", metavar="CLASS", help=names)
+    add("--size", type=int, nargs="+", metavar="PIXELS", required=True, help="height and width, or one number for both")
+    add("--color", choices=("rgb", "grayscale"), default="rgb", help="default: rgb")
+    add("--skip-broken", action="store_true", help="leave out files that cannot be read; default: an error")
+    add("--output", metavar="FILE", required=True, help="a .npz file, for --dataset of lipdp train")
+    add("--overwrite", action="store_true", help="replace --output")
+
+
 def _features(parser):
     add = parser.add_argument
     add("--backbone", metavar="FILE|PRESET", required=True, help=shared_options.BACKBONE)
@@ -231,7 +244,11 @@ def _predict(parser):
     add("--data", required=True, metavar="FILE", help="a .csv file with the columns of the run, or a .npz file with x")
     add("--table", metavar="FILE", help="description of the .csv file; default: that of the run")
     add(
-        "--keep", nargs="+", metavar="COLUMN", help="columns of the .csv file, such as ids, that the output begins with"
+        "--keep",
+        nargs="+",
+        metavar="COLUMN",
+        help="columns of the .csv file, such as ids, or arrays of the .npz file, such as files, that the output begins "
+        "with",
     )
     add("--backbone", metavar="FILE|PRESET", help=shared_options.MOVED)
     add("--batch-size", type=int, default=256, help="examples at once; default: 256")

@@ -38,10 +38,12 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     of_texts = (recorded or {}).get("task") == "text"
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
-    if options.keep and not options.data.endswith(".csv"):
-        raise ValueError(f"--keep copies columns of a .csv file. Received: --data {options.data}. Leave it out.")
+    if options.keep and not options.data.endswith((".csv", ".npz")):
+        raise ValueError(
+            f"--keep copies columns of a .csv or arrays of a .npz file. Received: --data {options.data}. Leave it out."
+        )
     x, notes, header = _examples(options, recorded, path) if texts is None else (texts.encode(options.data), [], True)
-    kept = _kept(options, header)
+    kept = _kept(options, header, len(x))
     x = x if frozen is None else frozen.rows(x, len(x))
     model = certify.load(path)
     diffusion.refuse(options.run, recorded, model)
@@ -99,9 +101,11 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.nd
     return (*_encoded(table, options.data), table.header)
 
 
-def _kept(options, header: bool) -> dict[str, list[str]]:
+def _kept(options, header: bool, count: int) -> dict[str, list[str]]:
     """Returns the columns of the file that are to stand in front of the classes."""
     kept: dict[str, list[str]] = {name: [] for name in options.keep or ()}
+    if kept and options.data.endswith(".npz"):
+        return _arrays_of(options.data, list(kept), count)
     for found in rows.pieces(options.data, header, least=1) if kept else ():
         for name, values in kept.items():
             if name not in found.columns:
@@ -111,6 +115,19 @@ def _kept(options, header: bool) -> dict[str, list[str]]:
                 )
             values += found.columns[name]
     return kept
+
+
+def _arrays_of(path: str, names: list[str], count: int) -> dict[str, list[str]]:
+    """Returns arrays of a file that hold one value for each example, as the names of files of `lipdp images` do."""
+    with np.load(path) as content:
+        fitting = [name for name in content.files if content[name].shape == (count,)]
+        missing = next((name for name in names if name not in fitting), None)
+        if missing is not None:
+            raise ValueError(
+                f"--keep names arrays with one value for each example. Received: --keep {missing}, and {path} has "
+                f"{', '.join(fitting) or 'none'}. Pass one of these, or leave it out."
+            )
+        return {name: [str(value) for value in content[name]] for name in names}
 
 
 def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:

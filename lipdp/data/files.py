@@ -38,7 +38,8 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
     """Returns a data set from named arrays.
 
     Args:
-        arrays: `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`. Images are `(N, height,
+        arrays: `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`; `classes`, a public list of all
+            labels that there may be, else they are those that occur. Images are `(N, height,
             width)` or `(N, height, width, channels)`, 8-bit (divided by 255) or floats (taken as they are); tables
             are `(N, columns)`.
         name: name of the data set.
@@ -70,11 +71,13 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
             raise ValueError(f"{source} has one of x_test and y_test without the other. Save both or none.")
         test = ()
     x_train, y_train = _pair(arrays, train, source)
+    listed = None if "classes" not in arrays else _listed(arrays["classes"], source)
+    public = public or listed is not None
     uncharged = () if public else ("the list of classes: those that occur among the labels",)
     unscaled = x_train.ndim > 2 and np.asarray(arrays[train[0]]).dtype != np.uint8
     facts: dict = {"uncharged": uncharged, "unscaled": unscaled}
     if not test:
-        ids, classes = class_ids(y_train, source)
+        ids, classes = _ids(y_train, listed, source)
         _check_classes(ids, classes, source, public)
         return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), **facts)
     x_test, y_test = _pair(arrays, test, source)
@@ -83,10 +86,34 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
             f"Examples for training and for testing differ in shape. Received: {x_train.shape[1:]} and "
             f"{x_test.shape[1:]} in {source}."
         )
-    ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
+    ids, classes = _ids(np.concatenate([y_train, y_test]), listed, source)
     _check_classes(ids, classes, source, public)
     cut = len(y_train)
     return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), **facts)
+
+
+def _listed(classes, source: str) -> tuple:
+    """Returns a public list of classes."""
+    found = tuple(value.item() for value in np.ravel(classes))
+    if len(set(found)) < len(found) or len(found) < 2 or np.asarray(classes).dtype.kind not in "iuU":
+        raise ValueError(
+            f"`classes` must list two or more labels, whole numbers or texts, each once. Received: {found[:9]!r} in "
+            f"{source}."
+        )
+    return found
+
+
+def _ids(labels: np.ndarray, listed: tuple | None, source: str) -> tuple[np.ndarray, tuple]:
+    """Returns class ids, and the labels that they stand for: those of a list, or those that occur."""
+    if listed is None:
+        return class_ids(labels, source)
+    flat = labels.ravel() if labels.shape[1:] in ((), (1,)) else labels
+    places = {label: place for place, label in enumerate(listed)}
+    if flat.ndim != 1 or any(value.item() not in places for value in np.unique(flat)):
+        raise ValueError(
+            f"Labels must be one of `classes` in each row. Received: others in {source}. List all that may occur."
+        )
+    return np.array([places[value.item()] for value in flat], "int32"), listed
 
 
 def _check_classes(ids: np.ndarray, classes: tuple, source: str, public: bool) -> None:

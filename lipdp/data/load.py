@@ -72,9 +72,9 @@ def load(
     path = pathlib.Path(source)
     if path.is_dir():
         raise ValueError(
-            f"A folder is no data set. Received: {source!r}. Pass the path of a file: of a table or of texts a .csv "
-            "file, of images arrays x and y, saved as a .npz file by numpy.savez; docs/howto/images.md has the lines "
-            "that make one of a folder of images."
+            f"A folder is not a data set. Received: {source!r}. Pass the path of a file: of a table or of texts a .csv "
+            "file, of images a .npz file, which `lipdp images` makes of folders of images, one for each class "
+            "(docs/howto/images.md)."
         )
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)

@@ -55,8 +55,8 @@ def refuse(layer) -> None:
         if variable.trainable and variable.regularizer is not None:
             raise ValueError(
                 f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
-                f"{type(variable.regularizer).__name__}. Leave it out, as lipdp.fix(model) does in a copy, and use "
-                "`weight_decay` of the optimizer."
+                f"{type(variable.regularizer).__name__}. Leave it out, as lipdp.fix(model) does in a copy where "
+                "the layer is one of Keras' own, and use `weight_decay` of the optimizer."
             )
     own = [v.dtype for v in _keras.own_variables(layer)]
     held = [layer.variable_dtype, *own]

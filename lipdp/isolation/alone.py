@@ -158,7 +158,7 @@ def alone(
             if scope.losses:
                 raise _Refusal(
                     f"Additional losses have no sensitivity bound. Received: {name} adds one in its forward pass. "
-                    "Remove `add_loss`; what it is of can be an output with a loss of its own."
+                    "Return what it is computed from as an output with a loss of its own (docs/training.md)."
                 )
             if len(after) != len(before) or any(after[key] is not before[key] for key in set(before) - random):
                 raise _Refusal(

@@ -332,8 +332,8 @@ def refuse_additional(added: list) -> None:
     """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
     if added:
         raise ValueError(
-            "Additional losses (regularizers, `add_loss`) have no sensitivity bound. Remove them from layers; what one "
-            f"is of can be an output with a loss of its own. Received: {len(added)} of them."
+            f"Additional losses (regularizers, `add_loss`) have no sensitivity bound. Received: {len(added)} of them. "
+            "Leave them out; return what one is computed from as an output with a loss of its own (docs/training.md)."
         )
 
 

@@ -85,10 +85,14 @@ class OutputLosses(keras.losses.Loss):
     def labels(self, y: Any) -> list:
         """Returns the labels of each output, from a list, tuple or dictionary of them.
 
+        Where one output alone has a loss its labels may stand alone, as in Keras.
+
         Raises:
             ValueError: they are not one for each output.
         """
         needed = {n for n, loss in zip(self.names, self.losses, strict=True) if not isinstance(loss, Untrained)}
+        if len(needed) == 1 and not isinstance(y, (dict, list, tuple, type(None))):
+            return _filled([y if name in needed else None for name in self.names])
         wanted = f"one array for each output: {', '.join(map(repr, self.names))}"
         if isinstance(y, dict) and needed <= set(y) <= set(self.names):
             return _filled([y.get(name) for name in self.names])

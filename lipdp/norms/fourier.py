@@ -76,6 +76,8 @@ def _bound(data: bytes, shape, strides, dilation, grid) -> float:
     exponent = math.frexp(largest)[1]
     kernel = np.ldexp(kernel, -exponent)  # exact, and nothing overflows
     axes, taps = len(strides), math.prod(shape[:-2])
+    if taps == 1:  # one matrix for all frequencies, and for each place alone: strides leave some of these out
+        return math.nextafter(math.ldexp(spectral_norm(kernel.reshape(shape[-2:])), exponent), math.inf)
     wanted = grid or (512, 64 if shape[-2] * shape[-1] <= 4096 else 32, 16)[min(axes, 3) - 1]
     sizes, factor = [], 1.0 + 1e-12
     for k, s, d in zip(shape, strides, dilation, strict=False):

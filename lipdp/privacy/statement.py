@@ -17,7 +17,9 @@ COVERED = (
 MOMENTS = "the moments of the data that were released first, and what layers hold of them;"
 
 NOT_COVERED = (
-    "Hyper-parameter search: each run on the same data spends its own budget.",
+    "Other models that were trained on the same data, as in a search for settings or an ensemble: each spends a budget "
+    "of its own, and what all of them cost together is more than is stated here.",
+    "Data that are not rows of the training data, such as the nodes of a graph that a layer holds.",
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
     "or a private validation set.",
     "Rows that were held out, by validation_split or as validation_data: they are not among the N that are protected, "

@@ -7,7 +7,7 @@ import keras
 from lipdp import backend, losses
 from lipdp._deprecated import renamed_arguments
 from lipdp.privacy import provenance
-from lipdp.training import bodies, memory, model_checks
+from lipdp.training import bodies, memory, model_checks, same_rows
 from lipdp.training.callbacks import refuse_private_monitors
 from lipdp.training.exclusive import exclusive
 from lipdp.training.processes import together
@@ -174,6 +174,7 @@ class Fitting:
             driver = prepare(
                 self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight
             )
+            same_rows.note(self, *given(x, None))
             return driver.fit(
                 super().fit,  # type: ignore[misc]
                 callbacks,

@@ -204,9 +204,10 @@ def graph_of(model: Any, private: Any) -> Any:
             stock = "keras.Model(inputs, outputs)" if graph is None else "keras.Model(model.inputs, model.outputs)"
             raise ValueError(
                 f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
-                f"{type(model).__name__}. Put what it does into a loss, a layer or a metric; for training without it "
-                f"pass {stock}. Networks that train in turn, as in a GAN, do not fit into one `fit`: private images "
-                "are those of lipdp.diffusion.DiffusionModel, see docs/diffusion.md."
+                f"{type(model).__name__}. Return what its loss needs as outputs, and give these losses: "
+                "docs/training.md has a variational autoencoder and distillation, docs/howto/pairs.md siamese "
+                f"networks. For training without it pass {stock}. Networks that train in turn, as in a GAN, do not "
+                "fit into one `fit`: for private images there is lipdp.diffusion.DiffusionModel, see docs/diffusion.md."
             )
     if graph is None:
         raise ValueError(
@@ -241,8 +242,8 @@ def check_model(model: keras.Model) -> None:
     if not model.compiled or model.loss is None:
         how = "is compiled without" if model.compiled else "is not compiled, as `from_keras` returns it"
         raise ValueError(
-            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`; what "
-            "`add_loss` of a layer is of can be an output with a loss of its own."
+            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`. "
+            "Instead of `add_loss`, return what the term is computed from as an output with a loss (docs/training.md)."
         )
     refuse_own_steps(model)
     if not isinstance(model.optimizer, PrivateOptimizer):

@@ -57,7 +57,7 @@ def test_certify_says_what_trains_for_certificates(run, capsys, monkeypatch, con
 
 @pytest.mark.parametrize("folder", [".", "/", ""])
 def test_folders_without_a_name_are_refused_as_others_are(folder, capsys):
-    assert "A folder is no data set" in refusal(capsys, "train", "--dataset", folder, "--epsilon", "1")
+    assert "A folder is not a data set" in refusal(capsys, "train", "--dataset", folder, "--epsilon", "1")
     assert "A folder is no file of rows" in refusal(capsys, "table", folder)
 
 
@@ -172,7 +172,7 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     line = refusal(capsys, "predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv")
     assert "no classifier of such examples" in line
     words = ["predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv", "--keep", "id"]
-    assert "--keep copies columns of a .csv file" in refusal(capsys, *words)
+    assert "--keep names arrays with one value for each example. Received: --keep id, and" in refusal(capsys, *words)
     line = refusal(capsys, "predict", run / folders.MODEL, "--data", file, "--output", tmp_path / "q.csv")
     assert "Pass --table" in line
 

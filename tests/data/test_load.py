@@ -177,7 +177,7 @@ def test_files_that_are_no_npz_are_refused(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     for name in ("dir.csv", "dir.npz", "images"):
         (tmp_path / name).mkdir()
-        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}.*howto/images.md"):
+        with pytest.raises(ValueError, match=f"A folder is not a data set. Received: .*{name}.*howto/images.md"):
             data.load(tmp_path / name)
 
 
@@ -214,3 +214,17 @@ def test_the_path_of_a_description_is_to_be_read_first(tmp_path):
 def test_a_folder_of_examples_is_not_said_to_be_missing(tmp_path):
     with pytest.raises(ValueError, match=r"A folder is no file of examples.*Pass a \.npz"):
         read_examples(tmp_path)
+
+
+def test_a_file_may_list_its_classes(tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "mine.npz"
+    x, y = rng.uniform(size=(8, 3)), np.array(["b", "a"] * 4)
+    np.savez(path, x=x, y=y, classes=np.array(["b", "c", "a"]))
+    found = data.load(str(path))
+    assert found.classes == ("b", "c", "a") and found.y_train.tolist() == [0, 2] * 4 and found.uncharged == ()
+    np.savez(path, x=x, y=np.arange(8) % 2 + 5, classes=np.array([5, 6, 7]))
+    assert data.load(str(path)).y_train.tolist() == [0, 1] * 4
+    for classes in (["a", "c"], ["a", "a", "b"], ["a"], [0.5, 1.5]):
+        np.savez(path, x=x, y=y, classes=np.array(classes))
+        with pytest.raises(ValueError, match="`classes`"):
+            data.load(str(path))

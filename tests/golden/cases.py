@@ -32,6 +32,11 @@ NEW_WORDS = (
     # American spelling.
     ("realised", "realized"),
     ("discretisation", "discretization"),
+    (
+        "Hyper-parameter search: each run on the same data spends its own budget.",
+        "Other models that were trained on the same data, as in a search for settings or an ensemble: each spends a "
+        "budget of its own, and what all of them cost together is more than is stated here.",
+    ),
     # Better English, of one meaning.
     ("holds only towards people", "holds only against people"),
     # What zeroing out an example means was corrected.
@@ -60,11 +65,11 @@ NEW_LINES = re.compile(
     r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by|"
     r"Going on from an|In plain words:|What delta is:|Training of the same weights|Two runs under this seed|"
     r"Rows that were held out|Rounding by place|Choosing one of several files|Stopped after|"
-    r"Rows that were chosen|Errors and warnings)"
+    r"Rows that were chosen|Errors and warnings|Data that are not rows)"
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
     r"of it is charged|was used|were used|which it was|who it was|publish one of them|say about them|"
     r"to other places|looked at states|epsilon covers that|a row in full|"
-    r"others in or out|quote private rows)\. ?"
+    r"others in or out|quote private rows|that a layer holds)\. ?"
 )
 NEW_FACTS = {"risk", "stopped_early", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipdp.norms import conv_fourier_bound, conv_multiplicity, conv_operator_norm, spectral_norm
+from lipdp.norms import conv_fourier_bound, conv_multiplicity, conv_operator_norm, fourier, spectral_norm
 
 pytestmark = pytest.mark.backend_free
 
@@ -80,3 +80,19 @@ def test_scale_and_degenerate_kernels():
 def test_many_channels_end_on_the_cheap_bound_and_stay_above():
     weights = np.linalg.qr(np.random.default_rng(0).standard_normal((288, 64)))[0].reshape(3, 3, 32, 64)
     assert conv_operator_norm(weights, (12, 12), iterations=50) <= conv_fourier_bound(weights, grid=24)
+
+
+@pytest.mark.parametrize("strides", [1, 2, (3, 1)])
+def test_a_kernel_of_one_place_is_one_matrix(strides):
+    matrix = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+    bound = conv_fourier_bound(matrix[None, None], strides)
+    assert conv_operator_norm(matrix[None, None], (7, 6), strides, "valid") <= bound * (1 + 1e-12)
+    assert bound == pytest.approx(np.linalg.norm(matrix.astype("float64"), 2), rel=1e-9)
+
+
+def test_a_large_matrix_is_factorized_once(monkeypatch):
+    """`lipdp predict` of the default recipe took minutes for the scales of its features, at each of 544 frequencies."""
+    sizes = []
+    monkeypatch.setattr(fourier, "spectral_norm", lambda matrix: sizes.append(matrix.shape) or spectral_norm(matrix))
+    conv_fourier_bound(np.random.default_rng(1).normal(size=(1, 1, 200, 200)))
+    assert sizes == [(200, 200)]

@@ -526,6 +526,21 @@ def test_an_output_without_a_loss_trains_nothing(form, tmp_path):
         assert model.evaluate(x, both, sample_weight=np.ones(100), verbose=0, return_dict=True) == pytest.approx(found)
 
 
+def test_labels_of_the_only_output_with_a_loss_stand_alone():
+    """As in the GPT of keras.io: compile(loss=[loss, None]), fit(x, y)."""
+    x, y = data()
+    found = []
+    for labels in ([None, y["kind"]], y["kind"]):
+        model = half_trained(list, metrics=[None, ["accuracy"]])
+        terms = {"seed": 0, "validation_data": (x, labels), "sample_weight": np.ones(100)}
+        model.fit(x, labels, strategy="dpsgd", **terms, **NOISE, **FIT)
+        np.testing.assert_array_equal(*(norms_of(model, x[:5], one) for one in ([None, y["kind"][:5]], y["kind"][:5])))
+        found.append((*model.get_weights(), *model.evaluate(x, labels, verbose=0)))
+    assert all(np.shape(one) == np.shape(other) for one, other in zip(*found, strict=True))
+    with pytest.raises(ValueError, match="one array for each output"):
+        model_of().loss.labels(y["kind"])
+
+
 def norms_of(model, x, y):
     """The squared norms of the gradients of each row."""
     values = functools.partial(losses.example_values, model.loss)

@@ -437,5 +437,5 @@ def test_a_loss_that_is_missing_is_told_from_a_compile_that_is(compiled, receive
     model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(3)])
     if compiled:
         model.compile("sgd")
-    with pytest.raises(ValueError, match=f"needs a loss. Received: one that {received}.*`add_loss`.*can be an output"):
+    with pytest.raises(ValueError, match=f"needs a loss. Received: one that {received}.*`add_loss`.*as an output"):
         model.fit(X, Y, batch_size=40, epsilon=1.0)
