@@ -1,6 +1,7 @@
 """Copies of Keras models in which layers of a user's own become functional models of what they are made of."""
 
 import contextlib
+import re
 import sys
 
 import keras
@@ -262,6 +263,14 @@ def _refuse_steps(graph) -> None:
                 raise Stays(f"it calls '{node.operation.name}' on a weight, which each row has a copy of")
 
 
+def _reason(error: Exception) -> str:
+    """What a refusal of this package says first, also where Keras has put a frame around it; else the error's name."""
+    if isolation.root(type(error)) != "lipdp":
+        return type(error).__name__
+    said = next(part for part in str(error).split("\n\n") if not part.startswith("Exception encountered"))
+    return re.sub("\x1b\\[[0-9]+m", "", said).split(" Received:")[0].rstrip(".")
+
+
 def _compare(layer, one, other) -> None:
     """Runs a layer and its graph on random rows, with weights moved at random: what was read as a constant shows.
 
@@ -292,7 +301,7 @@ def _compare(layer, one, other) -> None:
                     # As numbers: truth values have no difference.
                     outputs.append([ops.convert_to_numpy(t).astype("float64") for t in flat])
         except Exception as error:
-            raise Stays(f"it does not run on random rows ({type(error).__name__})") from error
+            raise Stays(f"it does not run on random rows ({_reason(error)})") from error
         for a, *read in zip(*outputs, strict=True):
             limit = _TOLERANCE * max(1.0, float(np.max(np.abs(a), initial=0.0)))
             if not all(a.shape == b.shape and np.max(np.abs(a - b), initial=0.0) <= limit for b in read):

@@ -296,6 +296,17 @@ class Centered(Directed):
         return inputs * (self.direction - ops.mean(self.direction, keepdims=True))
 
 
+class Windows(L.Layer):
+    """Parts of each row, which are rows on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(4)
+
+    def call(self, inputs):
+        return ops.reshape(self.dense(ops.reshape(inputs, (-1, 4))), (-1, 5, 4))
+
+
 class Unread(Linear):
     def call(self, inputs):
         return ops.matmul(inputs, self.w)
@@ -483,6 +494,7 @@ STAY = {
     "frozen weights": (Frozen, "that do not train"),
     "constraints": (Constrained, "constraints or regularizers"),
     "several ways": (Transposed, "in several ways"),
+    "windows": (Windows, r"on random rows \(Layer 'reshape\w*' \(Reshape\) does not return one row for each"),
     "a product of one row": (Masks, "does not run on random rows|something else on random rows"),
     "more axes": (Scaled, "does not run on random rows|something else on random rows"),
     "a length": (Directed, "a weight, which each row has a copy of"),
