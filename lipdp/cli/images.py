@@ -51,8 +51,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         return
     name = shlex.quote(str(target))
     labeled = f"lipdp train --dataset {name} --epsilon 2 --validation-split 0.2"
-    notes = [f"{len(broken)} files that cannot be read were left out."] if broken else []
-    notes += [f"{others} files of other kinds, or in other folders, were left out."] if others else []
+    notes = [f"Left out, as they cannot be read: {len(broken)}."] if broken else []
+    notes += [f"Left out, as they are of other kinds or in other folders: {others}."] if others else []
     output.write(
         f"{len(read)} images of {size[0]} x {size[1]} pixels, in {'color' if options.color == 'rgb' else 'gray'}.",
         *notes,
