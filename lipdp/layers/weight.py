@@ -55,5 +55,5 @@ class Weight(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         return ops.broadcast_to(ops.convert_to_tensor(self.weight), (ops.shape(inputs)[0], *self.shape))
 
-    def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
-        return keras.KerasTensor((inputs.shape[0], *self.shape), dtype=self.compute_dtype)
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], *self.shape)

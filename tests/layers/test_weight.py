@@ -70,3 +70,8 @@ def test_it_trains_with_clipping_alone():
 def test_shapes_that_are_none(shape):
     with pytest.raises(ValueError, match="shape"):
         layers.Weight(shape)
+
+
+@pytest.mark.backend_free
+def test_shape_without_a_call():
+    assert layers.Weight((2, 3)).compute_output_shape((None, 5)) == (None, 2, 3)
