@@ -29,12 +29,16 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise ValueError(f"A size is one number, or height and width. Received: --size {options.size}.")
     size = (options.size * 2)[:2]
     found, others = _files(folder, options.classes)
-    read, broken = _read([path for path, _ in found], size, options.color)
-    if broken and not options.skip_broken:
-        named = ", ".join(str(found[i][0]) for i in broken[:_NAMED]) + (", ..." if len(broken) > _NAMED else "")
+    read, broken, deep = _read([path for path, _ in found], size, options.color)
+    if deep:
         raise ValueError(
-            f"{len(broken)} of {len(found)} files are no images that can be read. Received: {named}. Remove them, or "
-            "pass --skip-broken, which leaves them out."
+            f"{len(deep)} of {len(found)} files hold more than 8 bits for a pixel. Received: {_some(found, deep)}. "
+            "Save them with 8 bits, by a scale that is the same for all and public."
+        )
+    if broken and not options.skip_broken:
+        raise ValueError(
+            f"{len(broken)} of {len(found)} files are no images that can be read. Received: {_some(found, broken)}. "
+            "Remove them, or pass --skip-broken, which leaves them out."
         )
     if not len(read):
         raise ValueError(f"No file is an image that can be read. Received: {folder}.")
@@ -90,14 +94,24 @@ def _files(folder: pathlib.Path, classes: list[str] | None) -> tuple[list[tuple[
     return found, len(every) - len(found)
 
 
-def _read(paths: list[pathlib.Path], size: list[int], color: str) -> tuple[np.ndarray, list[int]]:
-    """Returns the images as one array of uint8, and the places of files that cannot be read."""
+def _some(found: list[tuple[pathlib.Path, str]], places: list[int]) -> str:
+    """Returns the names of a few files."""
+    return ", ".join(str(found[i][0]) for i in places[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
+
+
+def _read(paths: list[pathlib.Path], size: list[int], color: str) -> tuple[np.ndarray, list[int], list[int]]:
+    """Returns the images as one array of uint8, and the places of files that cannot be read, or that hold more."""
     import keras
 
     channels = 3 if color == "rgb" else 1
-    read, broken = np.zeros((len(paths), math.prod(size) * channels), np.uint8), []
+    read = np.zeros((len(paths), math.prod(size) * channels), np.uint8)
+    broken: list[int] = []
+    deep: list[int] = []
     for i, path in enumerate(paths):
         try:
+            if _is_deep(path):
+                deep.append(i)
+                continue
             image = keras.utils.load_img(path, color_mode=color, target_size=tuple(size), interpolation="bilinear")
             read[i] = np.asarray(image).ravel()
         except ImportError as error:  # Keras reads images by Pillow
@@ -105,4 +119,12 @@ def _read(paths: list[pathlib.Path], size: list[int], color: str) -> tuple[np.nd
         except (OSError, ValueError, SyntaxError):  # what Pillow makes of other files, and of those that end too early
             broken.append(i)
     whole = np.delete(read, broken, axis=0) if broken else read
-    return whole.reshape(len(whole), *size, channels), broken
+    return whole.reshape(len(whole), *size, channels), broken, deep
+
+
+def _is_deep(path: pathlib.Path) -> bool:
+    """Whether an image is gray with more than 8 bits: of these Pillow or NumPy would keep the wrong ones."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return image.mode.startswith(("I", "F"))

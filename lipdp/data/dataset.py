@@ -173,8 +173,7 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
             f"Labels must be one class per row. Received: an array of shape {labels.shape} in {source}. For one-hot "
             "rows, pass y.argmax(axis=1); for rows of several classes docs/howto/tables.md names a loss."
         )
-    if labels.dtype.kind == "S":  # as h5py writes texts; JSON, which names the classes of a run, has no bytes
-        labels = _decoded(labels, source)
+    labels = as_texts(labels, source)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             missing = int((~np.isfinite(labels)).sum())
@@ -215,7 +214,10 @@ def check_few(classes: Sequence, count: int, source: str, todo: str, numbered: b
         )
 
 
-def _decoded(labels: np.ndarray, source: str) -> np.ndarray:
+def as_texts(labels: np.ndarray, source: str) -> np.ndarray:
+    """Returns labels of bytes, as h5py writes texts, as texts: JSON, which names the classes of a run, has no bytes."""
+    if labels.dtype.kind != "S":
+        return labels
     try:
         return np.char.decode(labels, "utf-8")
     except UnicodeDecodeError as error:

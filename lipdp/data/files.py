@@ -5,7 +5,7 @@ import zipfile
 
 import numpy as np
 
-from lipdp.data.dataset import Dataset, check_few, class_ids
+from lipdp.data.dataset import Dataset, as_texts, check_few, class_ids
 
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
@@ -94,8 +94,9 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
 
 def _listed(classes, source: str) -> tuple:
     """Returns a public list of classes."""
+    classes = as_texts(np.asarray(classes), source)
     found = tuple(value.item() for value in np.ravel(classes))
-    if len(set(found)) < len(found) or len(found) < 2 or np.asarray(classes).dtype.kind not in "iuU":
+    if len(set(found)) < len(found) or len(found) < 2 or classes.dtype.kind not in "iuU":
         raise ValueError(
             f"`classes` must list two or more labels, whole numbers or texts, each once. Received: {found[:9]!r} in "
             f"{source}."
@@ -107,6 +108,7 @@ def _ids(labels: np.ndarray, listed: tuple | None, source: str) -> tuple[np.ndar
     """Returns class ids, and the labels that they stand for: those of a list, or those that occur."""
     if listed is None:
         return class_ids(labels, source)
+    labels = as_texts(labels, source)
     flat = labels.ravel() if labels.shape[1:] in ((), (1,)) else labels
     places = {label: place for place, label in enumerate(listed)}
     if flat.ndim != 1 or any(value.item() not in places for value in np.unique(flat)):
@@ -121,7 +123,8 @@ def _check_classes(ids: np.ndarray, classes: tuple, source: str, public: bool) -
 
     All values would be in the files of a run.
     """
-    missing = [i for i, one in enumerate(classes) if isinstance(one, str) and one.strip().lower() in _MISSING]
+    empty = [i for i, one in enumerate(classes) if isinstance(one, str) and one.strip().lower() in _MISSING]
+    missing = [i for i in empty if (ids == i).any()]  # a public list may hold others than those that occur
     if missing:
         raise ValueError(
             f"{int(np.isin(ids, missing).sum())} of {len(ids)} labels in {source} are missing. Received: "

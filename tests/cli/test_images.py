@@ -104,3 +104,11 @@ def test_from_folders_to_classes_of_new_images(folder, tmp_path, capsys):
     assert [row["files"] for row in found] == ["a.jpg", "b.png"] and {row["class"] for row in found} <= set(SHADES)
     wrong = ["predict", run, "--data", new, "--keep", "name", "--output", tmp_path / "other.csv"]
     assert "--keep name" in refusal(capsys, *wrong)
+
+
+@pytest.mark.parametrize("color", ["rgb", "grayscale"])
+def test_gray_images_of_16_bits_are_refused(folder, capsys, color):
+    deep = np.linspace(0, 65535, 64).astype("uint16").reshape(8, 8)
+    Image.fromarray(deep).save(folder / "dark" / "deep.png")
+    error = refusal(capsys, *words(folder, "--classes", "dark", "bright", "--color", color, "--skip-broken"))
+    assert "1 of 25 files hold more than 8 bits" in error and "deep.png" in error and "Save them with 8 bits" in error

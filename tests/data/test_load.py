@@ -228,3 +228,20 @@ def test_a_file_may_list_its_classes(tmp_path):
         np.savez(path, x=x, y=y, classes=np.array(classes))
         with pytest.raises(ValueError, match="`classes`"):
             data.load(str(path))
+
+
+@pytest.mark.parametrize("listed", [["a", "b", "none"], [b"b", b"a"]])
+def test_labels_of_bytes_are_those_of_a_list(tmp_path, listed):
+    path, x = tmp_path / "mine.npz", np.zeros((4, 3), "float32")
+    np.savez(path, x=x, y=np.array([b"b", b"a"] * 2), classes=np.array(listed))
+    found = data.load(str(path))
+    assert [found.classes[i] for i in found.y_train] == ["b", "a"] * 2
+
+
+def test_a_list_may_hold_a_class_without_rows_that_would_count_as_missing(tmp_path):
+    path, x = tmp_path / "mine.npz", np.zeros((4, 3), "float32")
+    np.savez(path, x=x, y=np.array(["b", "a"] * 2), classes=np.array(["a", "b", "nan"]))
+    assert data.load(str(path)).classes == ("a", "b", "nan")
+    np.savez(path, x=x, y=np.array(["b", "nan"] * 2), classes=np.array(["a", "b", "nan"]))
+    with pytest.raises(ValueError, match="2 of 4 labels .* are missing"):
+        data.load(str(path))
