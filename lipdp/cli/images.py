@@ -116,7 +116,7 @@ def _read(paths: list[pathlib.Path], size: list[int], color: str) -> tuple[np.nd
             read[i] = np.asarray(image).ravel()
         except ImportError as error:  # Keras reads images by Pillow
             raise ImportError("Pillow reads the images. Received: no such package. pip install pillow.") from error
-        except (OSError, ValueError, SyntaxError):  # what Pillow makes of other files, and of those that end too early
+        except Exception:  # of Pillow: other files, those that end too early, and those that are too large to be safe
             broken.append(i)
     whole = np.delete(read, broken, axis=0) if broken else read
     return whole.reshape(len(whole), *size, channels), broken, deep

@@ -40,7 +40,7 @@ def words(folder, *more, name="images.npz"):
 def test_folders_become_a_data_set_of_public_classes(folder, capsys):
     assert main(words(folder, "--classes", "dark", "bright")) == 0
     out = capsys.readouterr().out
-    assert "24 images of 8 x 6 pixels, in color" in out and "3 files of other kinds, or in other folders" in out
+    assert "24 images of 8 x 6 pixels, in color" in out and "of other kinds or in other folders: 3." in out
     found = data.load(str(folder.parent / "images.npz"))
     assert found.x_train.shape == (24, 8, 6, 3) and found.classes == ("dark", "bright") and found.uncharged == ()
     expected = np.array(list(SHADES.values()))[found.y_train] / 255.0
