@@ -14,10 +14,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     target = pathlib.Path(options.output)
     if target.suffix != ".npz":
         raise ValueError(f"Features are written to .npz files. Received: --output {target}. Pass features.npz.")
-    if target.exists() and (target.is_dir() or not options.overwrite):
-        raise FileExistsError(f"The output already exists. Received: --output {target}. Pass another, or --overwrite.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
+    output.check_place(target, options.overwrite)
     dataset = datasets.read(options)
     network = backbone.load(options.backbone)
     classes, shown = np.asarray(dataset.classes), output.verbosity(options)

@@ -21,10 +21,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     folder, target = pathlib.Path(options.folder), pathlib.Path(options.output)
     if target.suffix != ".npz":
         raise ValueError(f"Images are written to .npz files. Received: --output {target}. Pass images.npz.")
-    if target.exists() and (target.is_dir() or not options.overwrite):
-        raise FileExistsError(f"The output already exists. Received: --output {target}. Pass another, or --overwrite.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
+    output.check_place(target, options.overwrite)
     if len(options.size) > 2 or min(options.size) < 1:
         raise ValueError(f"A size is one number, or height and width. Received: --size {options.size}.")
     size = (options.size * 2)[:2]

@@ -1,8 +1,9 @@
-"""What the commands write to standard output."""
+"""What the commands write to standard output, and where they may write files."""
 
 import argparse
 import json
 import math
+import pathlib
 import sys
 from typing import Any
 
@@ -15,6 +16,14 @@ def write_json(values: dict) -> None:
 def write(*lines: str) -> None:
     """Writes lines of text."""
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def check_place(target: pathlib.Path, overwrite: bool) -> None:
+    """Refuses a file that exists, unless it may be replaced, or whose folder does not."""
+    if target.exists() and (target.is_dir() or not overwrite):
+        raise FileExistsError(f"The output already exists. Received: --output {target}. Pass another, or --overwrite.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
 
 
 def verbosity(options: argparse.Namespace) -> int:

@@ -27,10 +27,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes class, certified radius where there is one, logits and, where the loss has them, probabilities."""
     checks.integer("batch_size", options.batch_size, minimum=1)
     target = pathlib.Path(options.output)
-    if target.exists() and (target.is_dir() or not options.overwrite):
-        raise FileExistsError(f"The output already exists. Received: --output {target}. Pass another, or --overwrite.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
+    output.check_place(target, options.overwrite)
     path, recorded = certify.find(options.run)
     if (recorded or {}).get("task") == "language":
         raise ValueError(f"{language.NO_CLASSES} Received: {options.run}. lipdp sample draws texts from it.")

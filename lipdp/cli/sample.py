@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             f"Not a diffusion model, and no language model: nothing can be drawn. Received: a run of --task {task} in "
             f"{options.run}. Pass the run folder of --task diffusion or language."
         )
-    _check_free(target, options.overwrite)
+    output.check_place(target, options.overwrite)
     if task == "language":
         _texts(options, target, path)
         return
@@ -106,17 +106,6 @@ def _leave_out(options, what: str, *names: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
             raise ValueError(f"An option of other models. Received: --{name} for {what}. Leave it out.")
-
-
-def _check_free(target: pathlib.Path, overwrite: bool) -> None:
-    if target.exists() and (target.is_dir() or not overwrite):
-        raise FileExistsError(
-            f"The output already exists. Received: --output {target}. Pass another name, or --overwrite."
-        )
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"The folder of the output does not exist. Received: --output {target}. Create it first."
-        )
 
 
 def _check_format(target: pathlib.Path, formats: tuple[str, ...]) -> None:

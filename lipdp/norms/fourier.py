@@ -46,7 +46,8 @@ def conv_fourier_bound(
     axis. (3) Rounding in float64: an entry of K errs by at most (T + 8) u sum_t |W_t|, T the number of taps; the sum
     over a block in Frobenius norm is added. Norms of blocks come from Gram iteration (Schatten norms, never below) or
     from `spectral_norm` of the real form. The raw maximum over a grid of the image's size, without (2), is no upper
-    bound. Not covered: circular or reflecting padding.
+    bound. A kernel of one place is one matrix, at all frequencies: its `spectral_norm`. Not covered: circular or
+    reflecting padding.
 
     Example:
         >>> import numpy as np
