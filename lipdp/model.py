@@ -11,6 +11,7 @@ from lipdp import _keras, backend, losses, training
 from lipdp.backend.unread import step_of, unread, writing_metrics
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
+from lipdp.losses import penalties
 from lipdp.optimizer import as_private
 from lipdp.privacy import Privacy
 from lipdp.strategies.clipping import row_weights
@@ -122,12 +123,13 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """Returns, in training, the weighted sum over the expected batch size, a constant; otherwise the mean."""
-        losses.refuse_additional(self.losses)
+        penalties.refuse_additional(self, self.losses)
         values = losses.example_values(self.loss, y, y_pred)
+        penalty = 0.0 if training else sum(self.losses)  # in training its gradient comes after the noise
         if sample_weight is None:
-            return ops.mean(values)
+            return ops.mean(values) + penalty
         if not training:
-            return compiling.weighted_mean(self.loss, y, y_pred, sample_weight)
+            return compiling.weighted_mean(self.loss, y, y_pred, sample_weight) + penalty
         weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
         return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
 

@@ -12,6 +12,7 @@ from keras import ops
 from lipdp import _keras, backend, checks
 from lipdp.backend.kept import kept
 from lipdp.backend.unread import unread
+from lipdp.losses import penalties
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
@@ -28,8 +29,8 @@ class PrivateOptimizer:
     """What `private` adds to a Keras optimizer.
 
     The gradient that arrives is a sum of per-example gradients over a public constant; one draw of
-    Gaussian noise is added to it before the optimizer's own rule, so that everything after it (momentum,
-    schedules, weight decay, gradient clipping, the projection of the weights) is post-processing.
+    Gaussian noise is added to it before the optimizer's own rule, so that everything after it (penalties on weights,
+    momentum, schedules, weight decay, gradient clipping, the projection of the weights) is post-processing.
 
     The noise standard deviations, the number of the last allowed update and the key of the generator are
     optimizer variables, alive inside compiled steps on both backends. They are saved with the model, the key
@@ -200,12 +201,9 @@ class PrivateOptimizer:
             released, count = noisy[: len(gradients)], noisy[-1] if counts else None
             if self.strategy is not None:
                 released = self.strategy.after_noise(released, state)
-            if not state:
-                return released
-            return [
-                *released,
-                *self.strategy.advance(self.calibration, state, released, noise_stddevs, count, self.expected_batch),
-            ]
+            advance = (self.calibration, state, released, noise_stddevs, count, self.expected_batch)
+            advanced = self.strategy.advance(*advance) if state else []
+            return [*penalties.add(released, [variables[i] for i in present]), *advanced]
 
         noisy = ops.cond(
             self.iterations < ops.cast(self.budget, self.iterations.dtype),

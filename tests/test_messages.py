@@ -466,7 +466,7 @@ MODELS = {
         "lipdp.fix(model)",
     ),
     "regularizer": (
-        lambda: fit(graph(keras.layers.Dense(4, kernel_regularizer="l2")), strategy="dpsgd"),
+        lambda: fit(graph(keras.layers.Dense(4, kernel_regularizer="orthogonal_regularizer")), strategy="dpsgd"),
         "regularizer",
         "weight_decay",
     ),

@@ -10,6 +10,7 @@ from keras import tree
 from lipdp import _keras, checks
 from lipdp.bounds.registry import BoundRules, rules
 from lipdp.layers.base import LipschitzLayer, entries, times
+from lipdp.losses import penalties
 
 # Float32 rounding of one layer, forward and backward, and of its projected kernel.
 SLACK = 1e-5
@@ -317,12 +318,13 @@ def _refuse_call(node) -> None:
             f"Layer '{layer.name}' is called on constants or with a mask, which no bound covers. Received, besides its "
             f"input tensors: {', '.join(type(v).__name__ for v in others)}."
         )
-    regularized = [v.path for v in getattr(layer, "variables", ()) if getattr(v, "regularizer", None)]
-    if getattr(layer, "activity_regularizer", None) is not None or regularized:
+    if getattr(layer, "activity_regularizer", None) is not None:
         raise ValueError(
-            f"Layer '{layer.name}' adds a regularizer to the loss, whose gradient has no bound. Remove it from the "
-            "layer's configuration."
+            f"Layer '{layer.name}' adds a regularizer of its outputs to the loss, whose gradient has no bound. Remove "
+            "it from the layer's configuration."
         )
+    for variable in getattr(layer, "variables", ()):
+        penalties.check(variable)
 
 
 def _refuse_named_inputs(node, graph) -> None:

@@ -5,11 +5,12 @@ import contextlib
 import keras
 from keras import ops, tree
 
-from lipdp import _keras, backend, isolation, losses
+from lipdp import _keras, backend, isolation
 from lipdp.gradients.factors import Zero, merge
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.record import Record
 from lipdp.gradients.rows import Rows
+from lipdp.losses import penalties
 
 
 class Tape:
@@ -94,7 +95,7 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
         with _alone(forward.model, isolated), overridden(recorded, tape):
             y_pred, added, updated = forward(x)
         _check_rows(forward.model, y_pred, ops.shape(weight)[0], copies)
-        losses.refuse_additional(added)
+        penalties.refuse_additional(forward.model, added)
         values = _float32(loss_values(y, y_pred))
         _check_losses(values, ops.shape(weight)[0], copies)
         if shares is None:

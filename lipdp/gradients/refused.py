@@ -3,6 +3,7 @@
 import keras
 
 from lipdp import _keras, isolation
+from lipdp.losses import penalties
 
 
 def refusal(layer) -> str:
@@ -52,12 +53,7 @@ def refuse(layer) -> None:
             "Leave it out, as lipdp.fix(model) does in a copy, or put the term into the loss."
         )
     for variable in _keras.own_variables(layer):
-        if variable.trainable and variable.regularizer is not None:
-            raise ValueError(
-                f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
-                f"{type(variable.regularizer).__name__}. Leave it out, as lipdp.fix(model) does in a copy where "
-                "the layer is one of Keras' own, and use `weight_decay` of the optimizer."
-            )
+        penalties.check(variable)
     own = [v.dtype for v in _keras.own_variables(layer)]
     held = [layer.variable_dtype, *own]
     for dtype in held if layer.compute_dtype == "bfloat16" else [layer.compute_dtype, *held]:

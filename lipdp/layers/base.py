@@ -21,9 +21,10 @@ _CURES = {
     "use_bias": "It has no bias inside: put lipdp.layers.Bias() behind it, or leave that out.",
     "bias_initializer": "It has no bias inside: put lipdp.layers.Bias() behind it.",
     **dict.fromkeys(
-        ("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
-        "A regularizer is a loss without a bound: use `weight_decay` of the optimizer.",
+        ("kernel_regularizer", "bias_regularizer"),
+        "Its weights have bounds already: leave that out, or use `weight_decay` of the optimizer.",
     ),
+    "activity_regularizer": "A penalty on outputs is a loss without a bound: leave that out.",
     **dict.fromkeys(
         ("kernel_constraint", "bias_constraint"), "Its constraint is its own, as its bounds rest on it: leave that out."
     ),

@@ -328,15 +328,6 @@ def _compare(loss, labels, predictions) -> bool:
     return finite
 
 
-def refuse_additional(added: list) -> None:
-    """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
-    if added:
-        raise ValueError(
-            f"Additional losses (regularizers, `add_loss`) have no sensitivity bound. Received: {len(added)} of them. "
-            "Leave them out; return what one is computed from as an output with a loss of its own (docs/training.md)."
-        )
-
-
 def _ids_are_checked(loss) -> bool:
     # Those of a subclass too, which runs one row at a time.
     return isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or _is_stock(loss) and _takes_ids(loss)

@@ -7,6 +7,7 @@ import keras
 
 from lipdp import _keras
 from lipdp.exporting import GraphCopy
+from lipdp.losses import penalties
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.privacy import provenance
 
@@ -26,7 +27,7 @@ def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
     | `BatchNormalization` that is trained | `GroupNormalization` on the same axis, with its gamma and beta |
     | the same behind a layer of one or two units | itself, frozen: groups of so few numbers would hold nothing |
     | `SpectralNormalization` | the layer inside it |
-    | `ActivityRegularization`, regularizers | nothing; use `weight_decay` of the optimizer |
+    | regularizers of outputs, and of weights but for L1, L2 and L1L2 | nothing; see `weight_decay` of the optimizer |
     | `stateful=True` | `stateful=False` |
     | low or double precision | float32 |
     | layers of a `RematScope` | the same outside of it |
@@ -211,7 +212,7 @@ def _trainable_privately(config: Any) -> tuple[Any, list[str]]:
     changed: dict[str, None] = {}
 
     def visit(value, key=None):
-        if key is not None and key.endswith("regularizer") and value is not None:
+        if key is not None and key.endswith("regularizer") and value is not None and not _stays(key, value):
             changed[f"lost its {key}"] = None
             return None
         if key == "stateful" and value is True:
@@ -228,6 +229,10 @@ def _trainable_privately(config: Any) -> tuple[Any, list[str]]:
         return value
 
     return visit(config), list(changed)
+
+
+def _stays(key, regularizer):
+    return key != "activity_regularizer" and penalties.is_known(regularizer)
 
 
 def _precision(dtype: str) -> str:

@@ -13,6 +13,7 @@ from lipdp.bounds import registry
 from lipdp.exporting import GraphCopy
 from lipdp.isolation.rules import is_array
 from lipdp.layers import LipschitzLayer, Weight
+from lipdp.losses import penalties
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.steps import Stays, Steps, for_each_row
 from lipdp.privacy import provenance
@@ -147,7 +148,7 @@ def _opened(layer, nodes) -> keras.Model:
         raise Stays("it states bounds of its own")
     if _keras.seed_generators(layer):
         raise Stays("it draws random numbers itself")
-    if layer.losses or layer.activity_regularizer is not None:
+    if penalties.others(layer, layer.losses) or layer.activity_regularizer is not None:
         raise Stays("it adds losses")
     calls = [(node.arguments.args, node.arguments.kwargs) for node in nodes]
     if any(_described(call) != _described(calls[0]) for call in calls[1:]):
@@ -210,7 +211,7 @@ def _traced(layer, inputs, call) -> keras.Model:
         changed = {key for key in {*given, *vars(layer)} if vars(layer).get(key) is not given.get(key)}
         vars(layer).clear()
         vars(layer).update(held)
-    if changed or scope.state_mapping or layer.losses:
+    if changed or scope.state_mapping or penalties.others(layer, layer.losses):
         raise Stays("its `call` changes what it holds, or draws random numbers")
     if not all(isinstance(value, keras.KerasTensor) for value in tree.flatten(outputs)):
         raise Stays("it returns something else than tensors")

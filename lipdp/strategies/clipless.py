@@ -11,6 +11,7 @@ from keras import ops
 
 from lipdp import bounds, checks, gradients, isolation, losses
 from lipdp.bounds.propagate import disproportionate
+from lipdp.losses import penalties
 from lipdp.strategies.base import Calibration, Strategy
 from lipdp.strategies.clipping import refuse_probabilities
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
@@ -104,7 +105,7 @@ class Clipless(FollowsQuantile, Strategy):
         limit = calibration.limits[0] * state[0] if state else None
 
         def total(y_pred, added):
-            losses.refuse_additional(added)
+            penalties.refuse_additional(forward.model, added)
             if limit is None:
                 values, norms = losses.example_values(loss, y, y_pred), ()
             else:

@@ -17,6 +17,7 @@ from lipdp import backend, gradients, isolation, losses, sampling
 from lipdp.accounting import risk_budget
 from lipdp.bounds import registry
 from lipdp.callbacks import Checkpoint
+from lipdp.losses import penalties
 from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
@@ -301,7 +302,7 @@ class Driver:
             request.noise_generator,
             request.class_weight,
             backend.row_shards(),
-            weights.traced(self.model),
+            (weights.traced(self.model), penalties.described(self.model)),
             declared,
         )
         if traced != run.traced:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras, backend
+from lipdp.losses import penalties
 from lipdp.sampling import columns, randomness
 from lipdp.training import processes, weights
 
@@ -156,6 +157,9 @@ def _basis(driver: Any) -> str:
     parts += [frozen] if frozen else []
     undecayed = model.optimizer.undecayed(model.trainable_variables)
     parts += [["undecayed", undecayed]] if undecayed else []
+    # Layers of a user's own need not say theirs.
+    penalized = penalties.described(model)
+    parts += [["penalized", penalized]] if penalized else []
     parts += everywhere()
     data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()

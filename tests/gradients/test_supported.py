@@ -60,7 +60,7 @@ class WideWeight(L.Layer):
         (L.SpectralNormalization(L.Dense(3)), ("changes its weights", "lipdp.layers")),
         (L.ActivityRegularization(0.1), ("activity regularization", "Leave it out", "lipdp.fix")),
         (L.Dense(3, activity_regularizer="l2"), ("activity regularization", "Leave it out", "lipdp.fix")),
-        (L.Dense(3, kernel_regularizer="l2"), ("regularizer", "lipdp.fix", "weight_decay")),
+        (L.Dense(3, kernel_regularizer="orthogonal_regularizer"), ("regularizer", "lipdp.fix", "weight_decay")),
         (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
         (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),

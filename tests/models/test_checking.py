@@ -64,7 +64,7 @@ def test_unknown_sizes_are_given():
     "stack",
     [
         [L.Dense(3), L.BatchNormalization()],
-        [L.Dense(3, kernel_regularizer="l2")],
+        [L.Dense(3, kernel_regularizer="orthogonal_regularizer")],
         [L.Dense(3, activity_regularizer="l2")],
         [L.SpectralNormalization(L.Dense(3))],
     ],
@@ -82,7 +82,9 @@ def test_refusals_are_those_of_fit(stack):
 
 @pytest.mark.backend_free
 def test_all_that_has_to_change_is_told_at_once():
-    model = keras.Sequential([keras.Input((4,)), L.Dense(3, kernel_regularizer="l2"), L.BatchNormalization()])
+    model = keras.Sequential(
+        [keras.Input((4,)), L.Dense(3, kernel_regularizer="orthogonal_regularizer"), L.BatchNormalization()]
+    )
     assert sum(bool(row["todo"]) for row in rows_of(model)[0]) == 2
 
 

@@ -142,7 +142,7 @@ def test_nested_shared_and_several_outputs(capsys):
     "channels, groups", [((8,) * 4, "(groups=2)"), ((8, 16, 32, 64), ", with 2 to 16 groups"), ((8, 16, 32), None)]
 )
 def test_many_changes_of_a_kind_are_one_line(channels, groups, capsys):
-    parts = [L.Dense(4, kernel_regularizer="l2", name="dense")]
+    parts = [L.Dense(4, kernel_regularizer="orthogonal_regularizer", name="dense")]
     for number, size in enumerate(channels):
         parts += [L.Conv2D(size, 1), L.BatchNormalization(name=f"norm{number}")]
     lipdp.fix(keras.Sequential([keras.Input((4, 4, 1)), *parts]))
@@ -172,8 +172,8 @@ OTHERS = {
     "spectral": (lambda: L.SpectralNormalization(L.Dense(4, name="dense")), "gave its place to 'dense'"),
     "activity": (lambda: L.ActivityRegularization(0.1), "became Identity, without the penalty"),
     "regularizers": (
-        lambda: L.Dense(4, kernel_regularizer="l2", bias_regularizer="l1"),
-        "lost its kernel_regularizer, lost its bias_regularizer",
+        lambda: L.Dense(4, kernel_regularizer="orthogonal_regularizer", activity_regularizer="l1"),
+        "lost its activity_regularizer, lost its kernel_regularizer",
     ),
     "penalty": (lambda: L.Dense(4, activity_regularizer="l2"), "lost its activity_regularizer"),
     "half": (lambda: L.Dense(4, dtype="mixed_float16"), "left mixed_float16 for float32"),
@@ -182,8 +182,19 @@ OTHERS = {
         lambda: L.TimeDistributed(stack(L.Conv1D(4, 1), L.BatchNormalization(), shape=(3, 1))),
         r"became GroupNormalization\(groups=1\)",
     ),
-    "wrapped": (lambda: L.Bidirectional(L.LSTM(4, kernel_regularizer="l2")), "lost its kernel_regularizer"),
+    "wrapped": (
+        lambda: L.Bidirectional(L.LSTM(4, recurrent_regularizer="orthogonal_regularizer")),
+        "lost its recurrent_regularizer",
+    ),
 }
+
+
+@pytest.mark.parametrize("kind", ["l1", "l2", keras.regularizers.L1L2(0.1, 0.2)])
+def test_penalties_with_a_known_gradient_stay(kind, capsys):
+    fixed = lipdp.fix(stack(L.LSTM(4, recurrent_regularizer=kind, return_sequences=True), shape=(3, 2)))
+    assert "regularizer" not in capsys.readouterr().out
+    kinds = [type(v.regularizer) for v in fixed.trainable_weights if v.regularizer is not None]
+    assert kinds == [type(keras.regularizers.get(kind))]
 
 
 @pytest.mark.slow

@@ -476,7 +476,7 @@ def stack(*layers):
 
 MODELS = {
     "batch normalisation": (lambda: stack(keras.layers.BatchNormalization()), "GroupNormalization"),
-    "regulariser": (lambda: stack(keras.layers.Dense(4, kernel_regularizer="l2")), "(?i)regulari"),
+    "regulariser": (lambda: stack(keras.layers.Dense(4, kernel_regularizer="orthogonal_regularizer")), "(?i)regulari"),
 }
 
 

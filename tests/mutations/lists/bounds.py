@@ -83,9 +83,14 @@ FAULTS = [
             "if False:",
         ),
         (
-            "weights with a regularizer",
-            'if getattr(layer, "activity_regularizer", None) is not None or regularized:',
+            "penalties on outputs",
+            'if getattr(layer, "activity_regularizer", None) is not None:',
             "if False:",
+        ),
+        (
+            "weights with a regularizer",
+            "penalties.check(variable)",
+            "pass",
         ),
         ("other precisions", 'if policy is not None and policy.compute_dtype != "float32":', "if False:"),
         ("an infinite gradient bound", 'if not all(g < float("inf") for g in gradients):', "if False:"),

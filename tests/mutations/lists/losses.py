@@ -287,12 +287,18 @@ FAULTS = [
             '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge"),',
             '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge", "Dice", "Tversky"),',
         ),
+        ("class ids are not checked", "if wrong.any():", "if False:"),
+    ),
+    *faults(
+        "losses/penalties.py",
+        "losses/test_penalties.py",
         (
             "losses that layers add are taken",
             "if added:\n        raise",
             "if False:\n        raise",
-            "gradients/test_capture.py::test_losses_that_layers_add_are_refused",
+            "gradients/test_capture.py::test_losses_that_layers_add_are_refused losses/test_penalties.py",
         ),
-        ("class ids are not checked", "if wrong.any():", "if False:"),
+        ("a subclass is taken for the class", "type(regularizer) not in _KNOWN", "not isinstance(regularizer, _KNOWN)"),
+        ("half of the gradient", "2.0 * l2 * weight", "l2 * weight"),
     ),
 ]

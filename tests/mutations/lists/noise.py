@@ -388,6 +388,12 @@ FAULTS = [
             "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
         ),
         (
+            "penalties are not looked at",
+            'parts += [["penalized", penalized]] if penalized else []',
+            "",
+            "losses/test_penalties.py::test_another_penalty_is_another_secret",
+        ),
+        (
             "what masks followed from stays in the model",
             "seeds.state.assign(words.astype(seeds.state.dtype))",
             "pass",

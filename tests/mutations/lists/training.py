@@ -987,7 +987,7 @@ FAULTS = [
         ),
         (
             "losses that layers add are taken",
-            "losses.refuse_additional(self.losses)",
+            "penalties.refuse_additional(self, self.losses)",
             "pass",
             "training/test_refusals.py::test_losses_that_a_layer_adds_are_refused",
             "layers that add losses are refused before: by bounds, by the checks of gradients, and when they run alone",
