@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import keras
 
 from lipdp import _keras, backend, isolation
+from lipdp.gradients import rules
+from lipdp.gradients.leaves import leaves
 
 # Copies count as rows. Operations of TensorFlow are calls of their own, and cost more than few rows save in the cache.
 _LEAST = 32
@@ -18,6 +20,8 @@ _UNSEEN = 2
 # Each microbatch adds gradients of the size of the weights: with less than this many times their bytes of activations
 # that takes longer than what stays in the cache saves. Activations of more are not worth it.
 _TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
+# Layers without a rule hold a gradient of the size of their weights for each row. It is written, and read three times.
+_WHOLE, _LEAST_WHOLE = 12 * 2**20, 4
 
 
 def default_microbatch(
@@ -48,7 +52,8 @@ def default_microbatch(
     else:
         convolved = any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
         least = _LEAST_HEAVY_CONVOLVED if convolved else _LEAST_HEAVY
-    return max(1, max(least, budget // row) // copies)
+    rows, held = max(least, budget // row) // copies, _held_bytes(model) if clips else 0
+    return max(1, min(rows, max(_LEAST_WHOLE, _WHOLE // held)) if held else rows)
 
 
 def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None:
@@ -136,6 +141,12 @@ def _unseen_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]]) -> int:
             made = [_closed(shape[1:], inputs) for use in _keras.uses(layer) for shape in use.outputs]
             total += len(_keras.walk(layer)) * sum(math.prod(size or 1 for size in shape) for shape in made)
     return 4 * _UNSEEN * total
+
+
+def _held_bytes(model: keras.Model) -> int:
+    """Returns the bytes of the gradients of one example that are held whole, as no rule tells what they are made of."""
+    layers = [layer for layer, rule in leaves(model) if rule is rules.fallback]
+    return 4 * sum(math.prod(v.shape) for layer in layers for v in layer.trainable_variables)
 
 
 def heavy(model: keras.Model) -> bool:

@@ -56,6 +56,34 @@ def test_compiled_steps_take_fewer_rows_but_not_for_many_weights(monkeypatch):
     assert default_microbatch(vast) == 20 * 2**20 // (4 * (8 + 2**18))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_whole_gradients_of_own_layers_stay_near_the_cache(monkeypatch, compiled):
+    class Matrix(keras.layers.Layer):
+        def __init__(self, units):
+            super().__init__()
+            self.units = units
+
+        def build(self, shape):
+            self.w = self.add_weight(shape=(shape[-1], self.units))
+
+        def call(self, x):
+            return keras.ops.matmul(x, self.w)
+
+    def own(units, layer=Matrix):
+        return lipdp.DP_Sequential([keras.Input((512,)), layer(units)])
+
+    allow(monkeypatch, 2**40, compiled)
+    assert default_microbatch(own(1024)) == 12 * 2**20 // (4 * 512 * 1024) == 6
+    assert default_microbatch(own(1024), copies=3) == 6  # one gradient for all copies
+    assert default_microbatch(own(1024), clips=False) > 1000
+    assert default_microbatch(own(4096)) == 4
+    assert default_microbatch(own(1)) == 12 * 2**20 // (4 * 512)
+    assert default_microbatch(own(1024, lambda units: keras.layers.Dense(units))) > 1000
+    frozen = own(1024)
+    frozen.layers[-1].trainable = False
+    assert default_microbatch(frozen) > 1000
+
+
 def test_steps_of_recurrent_layers_count_where_they_are_compiled(monkeypatch):
     def recurrent(layer):
         return lipdp.DP_Sequential([keras.Input((50, 2)), layer, keras.layers.Dense(2)])
