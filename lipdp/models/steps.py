@@ -1,7 +1,7 @@
 """The steps of a user's own layer as a graph that trains: its weights become those of layers with fast gradients."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops, tree
@@ -42,6 +42,8 @@ class Steps:
             name: keras.Input(batch_shape=tuple(variable.shape), dtype=layer.compute_dtype)
             for name, variable in held.items()
         }
+        for tensor in self.stand_ins.values():
+            tensor.__class__ = _Symbol
         self._variables = {id(self.stand_ins[name]): variable for name, variable in held.items()}
         self._dtype = layer.dtype_policy
         self._made: dict[tuple, keras.layers.Layer] = {}
@@ -64,6 +66,10 @@ class Steps:
             )
             if self._only_more_axes(node, args):  # which reading it for each row adds by itself
                 found = args[0]
+            elif _keras.operation_name(node.operation) == "GetItem" and id(args[0]) in self._variables:
+                (found,) = node.output_tensors  # stands for it, until it is known what it meets
+                key = tuple(args[1]) if isinstance(args[1], (list, tuple)) else (args[1],)
+                self._variables[id(found)] = _Part(self._variables[id(args[0])], key, tuple(found.shape))
             elif id(node) in added:  # to the product before it
                 found = next(t for t in tree.flatten((args, kwargs)) if id(t) not in self._variables)
             elif not any(id(value) in self._variables for value in tree.flatten((args, kwargs))):
@@ -88,16 +94,23 @@ class Steps:
         """Calls one step that reads weights."""
         name, operation = _keras.operation_name(node.operation), node.operation
         variables = [self._variables.get(id(value)) for value in args]
+        whole = not any(isinstance(variable, _Part) for variable in variables)
         if _multiplies(node, self._variables):
             kernel, units = variables[1], variables[1].shape[1]
             dense = keras.layers.Dense(units, use_bias=bias is not None, dtype=self._dtype)
             return self._layer(dense, [kernel, *([] if bias is None else [bias])], args[0].shape)(args[0])
-        if name == "Einsum" and len(args) == 2 and variables[0] is None and "->" in operation.subscripts:
+        if name == "Einsum" and len(args) == 2 and variables[0] is None and whole and "->" in operation.subscripts:
             letters, shape = operation.subscripts.split("->")[1], node.output_tensors[0].shape[1:]
             shape = shape[len(shape) - len(letters.strip(" .")) :] if "..." in letters else shape
             dense = keras.layers.EinsumDense(operation.subscripts, shape, dtype=self._dtype)
             return self._layer(dense, variables[1:], args[0].shape)(args[0])
-        if name == "Take" and variables[0] is not None and operation.axis == 0 and len(variables[0].shape) == 2:
+        if (
+            name == "Take"
+            and whole
+            and variables[0] is not None
+            and operation.axis == 0
+            and len(variables[0].shape) == 2
+        ):
             table = keras.layers.Embedding(*variables[0].shape, dtype=self._dtype)
             return self._layer(table, variables[:1], args[1].shape)(args[1])
         if name == "BroadcastTo":
@@ -120,7 +133,10 @@ class Steps:
         inner = shape[1:] if for_rows else ((1,) * (rank - 1 - len(shape)) + shape)
         if len(inner) != rank - 1:
             raise Stays("a weight of its own has an axis in the place of the rows")
-        tensor = self._layer(Weight(shape, dtype=self._dtype), [variable], inputs.shape)(inputs)
+        if isinstance(variable, _Part):
+            tensor = self._rows(variable.of, len(variable.of.shape) + 1, inputs)[(slice(None), *variable.key)]
+        else:
+            tensor = self._layer(Weight(shape, dtype=self._dtype), [variable], inputs.shape)(inputs)
         return tensor if inner == shape else ops.reshape(tensor, (-1, *inner))
 
     def _layer(self, layer, variables, input_shape):
@@ -136,6 +152,21 @@ class Steps:
             del vars(layer)["add_weight"]
             self._made[key] = layer
         return self._made[key]
+
+
+class _Part(NamedTuple):
+    """What a key picks of a weight, or of another part."""
+
+    of: Any
+    key: tuple
+    shape: tuple
+
+
+class _Symbol(keras.KerasTensor):
+    """A symbolic tensor that takes `w[:n]` as tensors do: those of Keras want a tuple."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__((key,) if isinstance(key, slice) or key is Ellipsis or key is None else key)
 
 
 def for_each_row(array: Any, tensor: Any) -> Any:
@@ -168,7 +199,12 @@ def _multiplies(node, variables) -> bool:
     if _keras.operation_name(node.operation) not in ("Matmul", "Dot") or len(args) != 2:
         return False
     kernel = variables.get(id(args[1]))
-    return kernel is not None and len(kernel.shape) == 2 and id(args[0]) not in variables and len(args[0].shape) > 1
+    return (
+        isinstance(kernel, keras.Variable)
+        and len(kernel.shape) == 2
+        and id(args[0]) not in variables
+        and len(args[0].shape) > 1
+    )
 
 
 def _bias(node, nodes, outputs, variables) -> tuple | None:
@@ -178,6 +214,6 @@ def _bias(node, nodes, outputs, variables) -> tuple | None:
     if not _multiplies(node, variables) or len(readers) != 1 or any(t is product for t in tree.flatten(outputs)):
         return None
     (reader,) = readers
-    found = [variables[id(t)] for t in reader.input_tensors if id(t) in variables]
+    found = [v for t in reader.input_tensors if isinstance(v := variables.get(id(t)), keras.Variable)]
     adds = _keras.operation_name(reader.operation) == "Add" and len(reader.input_tensors) == 2
     return (reader, found[0]) if adds and found and tuple(found[0].shape) == product.shape[-1:] else None

@@ -211,6 +211,16 @@ class Token(Own):
         return self.gain * (ops.concatenate([first, inputs], axis=1) + ops.expand_dims(self.places, 0))
 
 
+class Parts(Own):
+    """Places of which it takes as many as it gets, and a scale and a shift in one weight."""
+
+    def build(self, shape):
+        self.places, self.two = self.add_weight(shape=(9, 4)), self.add_weight(shape=(2, 4))
+
+    def call(self, inputs):
+        return (inputs + self.places[: inputs.shape[1]]) * self.two[0] + self.two[1, None]
+
+
 class Table(Own):
     def build(self, input_shape):
         self.table = self.add_weight(shape=(3, 4), name="table")
@@ -580,6 +590,7 @@ OWN_WEIGHTS = {
     "shifted": (Shifted, "float32", "2 layers."),
     "attention": (Attends, "float32", "1 layer."),
     "token": (Token, "float32", "3 layers."),
+    "parts": (Parts, "float32", "2 layers."),
     "table": (Table, "int32", "1 layer."),
     "subclass": (lambda: OfDense(4), "float32", "1 layer."),
 }

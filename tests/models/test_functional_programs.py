@@ -24,6 +24,11 @@ WEIGHTS = {
     "gate": [(WIDTH, WIDTH), ()],
     "token": [(1, 1, WIDTH)],
     "table": [(3, WIDTH)],
+    "first places": [(PLACES + 2, WIDTH)],
+    "some places of one row": [(1, 2 * PLACES, WIDTH)],
+    "halves": [(2 * WIDTH, 1)],
+    "picked": [(3, WIDTH)],
+    "axes in between": [(PLACES + 1, WIDTH)],
 }
 # The layers that a step holds.
 INSIDE = {
@@ -80,6 +85,16 @@ class Program(L.Layer):
             return ops.concatenate([ops.broadcast_to(held[0], (rows, 1, WIDTH)), x], axis=1)[:, :PLACES]
         if kind == "table":
             return x + ops.take(held[0], ops.cast(x[..., 0] > 0, "int32"), axis=0)
+        if kind == "first places":
+            return x + held[0][:PLACES]
+        if kind == "some places of one row":
+            return x * held[0][:, 1::2] + held[0][0, -PLACES:]
+        if kind == "halves":
+            return x * ops.matmul(x, held[0][:WIDTH]) + ops.matmul(x, held[0][WIDTH:])
+        if kind == "picked":
+            return ops.relu(x * held[0][0] + held[0][-1]) * held[0][1][None, None]
+        if kind == "axes in between":
+            return x + held[0][:, None, :][1:, 0]
         if kind == "attention":
             return x + layer(x, x, attention_mask=(np.arange(PLACES)[:, None] >= np.arange(PLACES))[None])
         if kind == "embedding":

@@ -491,6 +491,7 @@ FAULTS = [
         ("a bias is added twice", "added.update([id(bias[0])] if bias else [])", "pass"),
         ("products that others read get a bias", "or len(readers) != 1 or", "or"),
         ("what is read in several ways is torn apart", "not self._taken.isdisjoint(map(id, variables))", "False"),
+        ("a part is taken of the rows", "[(slice(None), *variable.key)]", "[variable.key]"),
         ("weights are built again", 'del vars(layer)["add_weight"]', "pass"),
     ),
 ]
