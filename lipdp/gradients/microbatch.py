@@ -21,7 +21,7 @@ _UNSEEN = 2
 # that takes longer than what stays in the cache saves. Activations of more are not worth it.
 _TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
 # Layers without a rule hold a gradient of the size of their weights for each row. It is written, and read three times.
-_WHOLE, _LEAST_WHOLE = 12 * 2**20, 4
+_WHOLE, _LEAST_WHOLE, _LEAST_WHOLE_COMPILED = 12 * 2**20, 8, 4
 
 
 def default_microbatch(
@@ -53,7 +53,9 @@ def default_microbatch(
         convolved = any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
         least = _LEAST_HEAVY_CONVOLVED if convolved else _LEAST_HEAVY
     rows, held = max(least, budget // row) // copies, _held_bytes(model) if clips else 0
-    return max(1, min(rows, max(_LEAST_WHOLE, _WHOLE // held)) if held else rows)
+    if held:
+        rows = min(rows, max(_LEAST_WHOLE_COMPILED if backend.compiles(model) else _LEAST_WHOLE, _WHOLE // held))
+    return max(1, rows)
 
 
 def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None:
