@@ -155,5 +155,10 @@ def parts(loss: Any) -> list:
 def _filled(found: list) -> list:
     """Returns labels of all outputs, 0 for those that need none."""
     there = next(labels for labels in found if labels is not None)
+    if not (hasattr(there, "shape") or hasattr(there, "__len__")):
+        raise ValueError(
+            "`y` must hold one array for each output of the model, with a label for each row. Received: a number in "
+            f"its place, {there!r}. Pass the labels of rows as an array, numpy.array([...])."
+        )
     blank = ops.zeros(ops.shape(there)[:1]) if ops.is_tensor(there) else np.zeros(len(there), "float32")
     return [blank if labels is None else labels for labels in found]

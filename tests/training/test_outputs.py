@@ -286,6 +286,7 @@ Y = data()[1]
 SCE, MSE = losses_of().values()
 REFUSED = {
     "one array": (lambda: fit(Y["size"]), "one array for each output: 'kind', 'size'"),
+    "two numbers": (lambda: fit([1, 2]), "Received: a number in its place, 1. Pass the labels of rows as an array"),
     "too many": (lambda: fit([*Y.values(), Y["size"]]), "a list of 3"),
     "another name": (lambda: fit({"kind": Y["kind"], "sise": Y["size"]}), r"\['kind', 'sise'\]"),
     "unequal lengths": (lambda: fit([Y["kind"][:-1], Y["size"]]), "same length"),
