@@ -162,8 +162,12 @@ def _is_foreign(value: Any, deep: bool = True) -> bool:
 @functools.cache
 def _of_every_layer() -> frozenset[str]:
     """Names of what Keras itself keeps in layers."""
-    layer = keras.layers.Dense(1)
-    layer(keras.KerasTensor((None, 1)))
+    layer, distribution = keras.layers.Dense(1), keras.distribution.distribution()
+    try:
+        keras.distribution.set_distribution(None)  # a layout of all kernels may part what has one column
+        layer(keras.KerasTensor((None, 1)))
+    finally:
+        keras.distribution.set_distribution(distribution)
     return frozenset({*vars(layer), "build"} - {"activation"})
 
 

@@ -18,6 +18,12 @@ def test_a_parted_model_trains_as_a_whole_one(strategy):
 
 
 @pytest.mark.slow
+def test_a_layout_may_part_all_kernels():
+    case = {"strategy": "dpsgd", "columns": 2, "all_kernels": True, "penalty": True}
+    test_data_parallel.check(4, [case, {**case, "columns": 1}])
+
+
+@pytest.mark.slow
 def test_each_device_holds_a_part_of_kernel_state_and_noise():
     (found,) = test_data_parallel.run(8, [{"width": 2048, "columns": 4}])
     (arguments, rest), (parted_arguments, parted_rest) = found["alone"], found["parted"]

@@ -46,7 +46,8 @@ def trained(case, callbacks=()):
             ]
             loss = losses.SparseCategoricalCrossentropy(temperature=4.0)
         else:
-            first = keras.layers.Dense(16, activation="relu", name="first")
+            penalty = {"kernel_regularizer": "l2"} if case.get("penalty") else {}
+            first = keras.layers.Dense(16, activation="relu", name="first", **penalty)
             stack = [keras.Input((12,)), first, keras.layers.Dense(3, name="last")]
             if case.get("moments"):
                 stack[1:1] = [layers.LayerCentering(), layers.PrivateNormalization(4.0)]
@@ -76,13 +77,19 @@ def distribution(case):
     """Returns how the rows, or for a case of several columns the kernels as well, are parted among the devices."""
     import keras
 
+    from lipdp.training import bodies
+
     columns = case.get("columns", 1)
     if columns == 1:
         return keras.distribution.DataParallel()
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((len(devices) // columns, columns), ["batch", "model"], devices)
     layout = keras.distribution.LayoutMap(mesh)
-    layout[".*first/kernel"], layout[".*last/kernel"] = (None, "model"), ("model", None)
+    if case.get("all_kernels"):
+        layout[".*kernel"] = ("model", None)
+        bodies._of_every_layer.cache_clear()  # as in a process that has not trained yet
+    else:
+        layout[".*first/kernel"], layout[".*last/kernel"] = (None, "model"), ("model", None)
     return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
 
