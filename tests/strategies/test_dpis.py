@@ -532,6 +532,8 @@ def test_the_statement_in_every_format():
     jsonschema.validate(facts, privacy.schema())
     assert json.loads(model.privacy.statement("json")) == facts
     assert facts["adaptive"] and not facts["num_examples_is_public"] and facts["groups"] == []
+    # Who is in a batch follows from norms of gradients.
+    assert facts["epsilon_without_amplification"] is None
     for format in ("text", "markdown"):
         words = " ".join(model.privacy.statement(format).replace("\\", "").split())
         assert "Sampler: importance sampling" in words and "Sampler: Poisson" not in words
