@@ -96,7 +96,12 @@ def epsilon(
 
 def guarantee(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant = "pld") -> float:
     """Returns the epsilon to state: `compose`, or, for a filter, the budget that holds for choices on the way."""
-    return get_accountant(accountant).guarantee(canonical(mechanisms), checks.delta(delta))
+    return _guarantee(canonical(mechanisms), checks.delta(delta), get_accountant(accountant))
+
+
+@functools.lru_cache(maxsize=4096)
+def _guarantee(mechanisms, delta, accountant):
+    return accountant.guarantee(mechanisms, delta)
 
 
 def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant = "pld") -> dict:

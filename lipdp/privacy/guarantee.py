@@ -191,7 +191,7 @@ class Privacy:
             "epsilon": _finite(self.epsilon()),
             "epsilon_spent": _finite(self.spent()),
             "delta": self._delta,
-            "epsilon_without_amplification": _finite(accounting.compose(unamplified, self._delta, self._accountant)),
+            "epsilon_without_amplification": _finite(self._without_amplification(unamplified)),
             "risk": self.risk().to_dict(),
             "groups": self._groups(groups),
             "delta_is_large": any(self._delta >= 1.0 / release["num_examples"] for release in releases),
@@ -216,6 +216,16 @@ class Privacy:
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
+
+    def _without_amplification(self, unamplified: list) -> float:
+        """Returns epsilon where everybody sees who is in each batch; infinity where that has no bound."""
+        if self._ledger.adaptive:  # who is in a batch follows from norms of gradients, and the noise from their sums
+            return math.inf
+        if assumptions.keeps_budget(self._accountant) and len(set(self._descriptions())) > 1:
+            return accounting.guarantee(
+                unamplified, self._delta, self._accountant
+            )  # later plans may follow from results
+        return accounting.compose(unamplified, self._delta, self._accountant)
 
     def _stopped(self) -> dict:
         stand = None if self._accountant.budget is not None else self._unfinished()
@@ -294,7 +304,11 @@ class Privacy:
     def _method(self, facts) -> list[str]:
         how = facts["accountant"]
         lines = [f"Accountant: {how['name']}, {how['library']} {how['version']}, {how['settings']}."]
-        if facts["amplification_by_sampling"]:
+        if facts["amplification_by_sampling"] and facts["adaptive"]:
+            lines.append(
+                "Amplification by sampling was used. Where somebody knows who was in which batch there is no guarantee."
+            )
+        elif facts["amplification_by_sampling"]:
             plain = statement.shown(facts["epsilon_without_amplification"])
             lines.append(f"Amplification by sampling was used. Without it epsilon would be {plain}.")
         elif facts["sampler"] != ["poisson"]:

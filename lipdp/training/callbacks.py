@@ -256,7 +256,7 @@ class Charge(keras.callbacks.Callback):
         self._refuse_to_go_on()
         if logs is not None:
             logs.pop("updates", None)
-            logs["epsilon"] = self._spent = self._run.privacy().spent()
+            logs["epsilon"] = self._spent = self._run.privacy().epsilon()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         # Keras gives each of its calls a dictionary of its own.

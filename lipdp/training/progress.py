@@ -22,8 +22,9 @@ class EpsilonSoFar:
         run: The model's `Run`.
         clock: Returns seconds.
 
-    **Guarantee.** What `value` returns is never below what is spent: epsilon does not fall with the number of updates,
-    and the answer is of an update not yet passed.
+    **Guarantee.** What `value` returns is never below the epsilon that `Privacy` states for the updates so far: it does
+    not fall with their number, and the answer is of an update not yet passed. Under a filter, and with DPIS, that is
+    the budget from the first update on: what one path has used up bounds nothing.
     """
 
     def __init__(self, run: Any, clock: Callable[[], float] = time.perf_counter):
@@ -32,19 +33,19 @@ class EpsilonSoFar:
         self._last, self._last_updates, self._window = clock(), run.ledger.updates, 1
 
     def value(self, left: int) -> float:
-        """Returns no less than the epsilon spent.
+        """Returns no less than the epsilon of the updates so far.
 
         Args:
             left: Updates until the epoch or the run ends; with 0 the exact number is returned.
         """
         updates = self._run.ledger.updates
         if not left:
-            return self._run.privacy().spent()
+            return self._run.privacy().epsilon()
         if updates > self._covered:
             begin = self._clock()
             each = (begin - self._last) / max(updates - self._last_updates, 1)
             ahead = min(self._window, left)
-            self._value, self._covered = self._run.privacy(ahead).spent(), updates + ahead
+            self._value, self._covered = self._run.privacy(ahead).epsilon(), updates + ahead
             self._last, self._last_updates = self._clock(), updates
             self._window = math.ceil((self._last - begin) / (_SHARE * max(each, 1e-9)))
         return self._value

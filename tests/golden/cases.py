@@ -102,6 +102,24 @@ def normal(value):
     return value
 
 
+def mended(value):
+    """Normal text or values of 0.1.0, but for epsilon without amplification where nothing bounds it.
+
+    Those are runs of DPIS, and several plans under a filter.
+    """
+    if isinstance(value, str):
+        if "importance sampling, as executed" in value:
+            bound = r"Without it epsilon would be \S+"
+            return re.sub(bound, "Where somebody knows who was in which batch there is no guarantee.", value)
+        return value.replace("epsilon would be 58.43.", "epsilon would be infinite.")  # of two plans under a filter
+    if isinstance(value, dict):
+        found = {k: mended(v) for k, v in value.items()}
+        accountant = found.get("accountant")
+        filtered = isinstance(accountant, dict) and accountant["name"] == "filter" and found["plans"] > 1
+        return found | ({"epsilon_without_amplification": None} if filtered or found.get("adaptive") else {})
+    return [mended(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
 # ---- data and models -------------------------------------------------------------------------------------------
 
 

@@ -130,7 +130,8 @@ def test_the_budget_is_met_and_what_is_accounted_is_executed(arguments):
     model = network()
     history = model.fit(*blobs(), epochs=3, steps_per_epoch=10, epsilon=2.0, strategy=DPIS(**arguments), **FIT).history
     assert 0.99 * 2.0 <= model.privacy.spent() <= 2.0 == model.privacy.epsilon()
-    assert history["epsilon"][-1] == model.privacy.spent() and history["epsilon"] == sorted(history["epsilon"])
+    # What one path has used up is no guarantee: a run that stops after the first epoch has cost the budget.
+    assert history["epsilon"] == [2.0, 2.0, 2.0]
     expected = {"gradient": 30, "norm_sum": 3}
     if "clip_scale" in arguments:
         expected["clip_sum"] = 3
@@ -531,6 +532,8 @@ def test_the_statement_in_every_format():
     jsonschema.validate(facts, privacy.schema())
     assert json.loads(model.privacy.statement("json")) == facts
     assert facts["adaptive"] and not facts["num_examples_is_public"] and facts["groups"] == []
+    # Who is in a batch follows from norms of gradients.
+    assert facts["epsilon_without_amplification"] is None
     for format in ("text", "markdown"):
         words = " ".join(model.privacy.statement(format).replace("\\", "").split())
         assert "Sampler: importance sampling" in words and "Sampler: Poisson" not in words

@@ -396,11 +396,14 @@ def test_a_budget_at_another_delta_or_after_a_bound_on_risk_is_told_of():
 def test_a_filter_covers_noise_chosen_on_the_way():
     model = mlp()
     run = dict(accountant="filter", steps_per_epoch=5, **FIT)
-    model.fit(*blobs(), epsilon=3.0, noise_multiplier=3.0, **run)
+    logged = model.fit(*blobs(), epsilon=3.0, noise_multiplier=3.0, **run).history["epsilon"]
     first = model.privacy.spent()
     assert first < model.privacy.epsilon() == pytest.approx(3.0)
+    assert set(logged) == {model.privacy.epsilon()}
     name = model.run.plan.accountant
+    assert model.privacy.to_dict()["epsilon_without_amplification"] is not None
     model.fit(*blobs(), noise_multiplier=2.0, **run)  # as if chosen after a look
+    assert model.privacy.to_dict()["epsilon_without_amplification"] is None  # the filter kept no budget for that
     assert model.run.plan.accountant == name
     assert first < model.privacy.spent() <= model.privacy.epsilon() == pytest.approx(3.0)
     assert "also holds when noise" in " ".join(model.privacy.statement().split())

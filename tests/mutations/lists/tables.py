@@ -113,8 +113,8 @@ FAULTS = [
         "training/test_progress.py::test_epsilon_is_never_below_what_is_spent_and_costs_little",
         (
             "epsilon of the past is shown",
-            "self._run.privacy(ahead).spent(), updates + ahead",
-            "self._run.privacy().spent(), updates + ahead",
+            "self._run.privacy(ahead).epsilon(), updates + ahead",
+            "self._run.privacy().epsilon(), updates + ahead",
         ),
         ("an answer holds too long", "updates > self._covered", "updates > self._covered + 5"),
     ),
