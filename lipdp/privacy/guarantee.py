@@ -222,9 +222,8 @@ class Privacy:
         if self._ledger.adaptive:  # who is in a batch follows from norms of gradients, and the noise from their sums
             return math.inf
         if assumptions.keeps_budget(self._accountant) and len(set(self._descriptions())) > 1:
-            return accounting.guarantee(
-                unamplified, self._delta, self._accountant
-            )  # later plans may follow from results
+            # Later plans may follow from the results of earlier ones.
+            return accounting.guarantee(unamplified, self._delta, self._accountant)
         return accounting.compose(unamplified, self._delta, self._accountant)
 
     def _stopped(self) -> dict:
