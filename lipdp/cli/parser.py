@@ -83,7 +83,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     builders = {
         "train": (
             train_options.add,
-            "train a private model, of classes, numbers, images or texts, and write a run folder",
+            "train a private classifier, diffusion, language or regression model and write a run folder",
         ),
         "epsilon": (_epsilon, "epsilon of a training run"),
         "calibrate": (_calibrate, "noise multiplier for a budget"),

@@ -82,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--learning-rate", type=float, help="at the start, falls to zero (wrn: constant); default: by the recipe")
     group("--clip-norm", type=float, help="of strategies that clip, and of a diffusion model; default: 1")
 
-    group = _group_of(parser, "classifiers and regression")
+    group = _group_of(parser, "classifiers")
     group(
         "--strategy",
         choices=("clipless", "dpsgd", "adaclip", "dpis"),

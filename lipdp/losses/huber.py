@@ -58,3 +58,7 @@ class Huber(Loss):
 
     def exact_lipschitz(self, num_outputs: int) -> float:
         return self.delta / math.sqrt(self.check_outputs(num_outputs)) / self.scale
+
+    def get_config(self) -> dict[str, Any]:
+        scale = {} if self.scale == 1.0 else {"scale": self.scale}  # as earlier versions wrote it
+        return {**super().get_config(), "delta": self.delta, **scale}

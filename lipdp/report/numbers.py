@@ -75,8 +75,8 @@ def plain(value: float, digits: int = 4) -> str:
     """Returns a number in so many significant digits, without an exponent: the unit is that of the target.
 
     Example:
-        >>> plain(432123.4), plain(0.012345), plain(-3.0)
-        ('432100', '0.01234', '-3')
+        >>> plain(432123.4), plain(0.01234567), plain(-3.0)
+        ('432100', '0.01235', '-3')
     """
     return np.format_float_positional(float(f"{value:.{digits}g}"), trim="-")
 
