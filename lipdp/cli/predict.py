@@ -152,7 +152,10 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     x, notes = np.concatenate(parts), []
     if others and table.header:
         notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
-    return x, notes + [note for one in unseen if (note := one.note(len(x)))]
+    means = "class for them means little, however large the probability"
+    if table.target_range is not None:
+        means = "prediction for them means little"
+    return x, notes + [note for one in unseen if (note := one.note(len(x), means))]
 
 
 @dataclasses.dataclass
@@ -177,13 +180,13 @@ class _Unseen:
             there: Any = np.flatnonzero(entries[:, -1] == 0) if column.missing else range(len(values))
             self.infinite += sum(np.isinf(rows.as_number(rows.untruth(values[i]))) for i in there)
 
-    def note(self, count: int) -> str:
-        """Returns what has to be said of the column of so many rows, or nothing."""
+    def note(self, count: int, means: str) -> str:
+        """Returns what has to be said of the column of so many rows, and what that `means`, or nothing."""
         name = repr(self.column.name)
         if self.others and self.words:
             return (
                 f"{self.others} of {count} rows of column {name} hold no word of its vocabulary, as {self.example}: if "
-                "no row that trained the model did, its class for them means little, however large the probability"
+                f"no row that trained the model did, its {means}"
             )
         if self.others:
             return (

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp.cli import evaluation, main, regression
+from lipdp import data
+from lipdp.cli import evaluation, main, predict, regression
 from lipdp.report import content
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -80,6 +81,14 @@ def test_predictions_are_in_the_unit_and_in_the_range(run, tmp_path, capsys):
     off = [abs(float(row["price"]) - float(row["prediction"])) for row in rows[:50]]
     assert np.mean(off) < 250 and all(0.0 <= float(row["prediction"]) <= 3000.0 for row in rows)
     assert "clipped to its range from 0 to 3000" in capsys.readouterr().out
+
+
+@pytest.mark.backend_free
+def test_rows_that_the_model_cannot_see_are_said_without_classes():
+    columns = (data.Column("area", kind="category", vocabulary=("north",), missing=False),)
+    table = data.Table(columns=columns, label="price", target_range=(0, 9))
+    _, (note,) = predict._encoded(table, {"area": ["north", "abroad"]})
+    assert note.endswith("its prediction for them means little") and "class" not in note
 
 
 @pytest.mark.backend_free
