@@ -348,3 +348,15 @@ def warn_of_channels_first(shape: Sequence[int]) -> None:
             "like channels first. If so, pass numpy.moveaxis(x, 1, -1): as they are, rows of pixels count as channels.",
             stacklevel=users_line(),
         )
+
+
+def as_range(value: Any, where: str) -> tuple[float, float]:
+    """Returns `(low, high)` as two floats with low < high; ValueError otherwise."""
+    try:
+        low, high = (float(number) for number in value)
+    except (TypeError, ValueError, OverflowError):
+        low = high = math.nan
+    # A width that is no float, or next to none, would make NaN of numbers within it.
+    if not -math.inf < low < high < math.inf or not sys.float_info.min < high - low < math.inf:
+        raise ValueError(f"A range must be two numbers, the lower one first. Received: {value!r}.{where}")
+    return low, high

@@ -201,7 +201,7 @@ def test_command_lines_are_understood():
     from lipdp.cli import parser
 
     lines = re.findall(r"^lipdp .*$", (ROOT / "docs" / "howto" / "command-line.md").read_text(), flags=re.MULTILINE)
-    assert len(lines) == 28
+    assert len(lines) == 29
     for line in lines:
         parser.parse(shlex.split(line, comments=True)[1:])
 

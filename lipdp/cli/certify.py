@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp.cli import backbone, datasets, diffusion, evaluation, language, output, quiet, text
+from lipdp.cli import backbone, datasets, diffusion, evaluation, language, output, quiet, regression, text
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -24,6 +24,11 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise ValueError(f"{language.NO_CLASSES} Its bits per byte on held-out texts are in the report of the run.")
     if (recorded or {}).get("task") == "text":
         raise ValueError(f"{text.NO_CERTIFICATES} Their accuracy on held-out texts is in the report of the run.")
+    if (recorded or {}).get("task") == "regression":
+        raise ValueError(
+            f"{regression.NO_CLASSES} Received: {options.run}. Its errors on held-out rows are in the report of the "
+            "run; certificates are for classes."
+        )
     diffusion.refuse(options.run, recorded)
     x, y, ids, dataset, remark = _examples(options, recorded)
     frozen = backbone.of_run(options, recorded)

@@ -42,7 +42,14 @@ def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.D
     with warnings.catch_warnings(), saying(words):
         warnings.simplefilter("ignore", data.UnchargedWarning)  # `tell` says it
         person = getattr(options, "person_column", None)  # of commands that ask for it
-        dataset = data.load(options.dataset, options.label, table, not options.no_header, person)
+        target = getattr(options, "target_range", None)  # of `lipdp train`
+        target = None if target is None else tuple(target)
+        dataset = data.load(options.dataset, options.label, table, not options.no_header, person, target)
+    if is_numeric(dataset) and getattr(options, "task", "regression" if run else None) != "regression":
+        raise ValueError(
+            f"lipdp {options.command} takes data of classes. Received: {options.dataset}, whose description has a "
+            "range for its label, a number to predict. Pass data of classes, or describe the label by its classes."
+        )
     if options.feature_ranges is not None:
         return data.scale(dataset, data.read_ranges(options.feature_ranges))
     return dataset
@@ -54,7 +61,14 @@ def command(options: argparse.Namespace) -> str:
     for name in ("label", "person_column"):
         value = getattr(options, name, None)
         words += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    if getattr(options, "task", None) == "regression":
+        words += ["--task", "regression"]
     return shlex.join([*words, *(["--no-header"] if options.no_header else [])])
+
+
+def is_numeric(dataset: data.Dataset) -> bool:
+    """Returns whether the labels of a data set are numbers to predict, not classes."""
+    return dataset.table is not None and dataset.table.target_range is not None
 
 
 @contextlib.contextmanager
@@ -101,7 +115,7 @@ def is_rescaled(options: argparse.Namespace, dataset: data.Dataset) -> bool:
     """Returns whether the default recipe releases the ranges of columns first, see `models.table_recipe`."""
     from lipdp.models import table
 
-    if not _is_raw(options, dataset) or options.recipe != "accurate" or options.strategy == "clipless":
+    if not _is_raw(options, dataset) or options.recipe not in (None, "accurate") or options.strategy == "clipless":
         return False
     if getattr(options, "front_end", None) is not None or getattr(options, "backbone", None) is not None:
         return False
@@ -122,9 +136,10 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
     if dataset.table is not None and path is not None:
         lines.append(f"the table is encoded by {path} ({len(dataset.table.features)} features)")
     elif dataset.table is not None:
+        label = "number to predict" if is_numeric(dataset) else "classes"
         lines.append(
             f"{options.dataset} has no description: its features are taken as numbers, and the last column (or "
-            f"--label) as the classes. `{command(options)}` writes a description to fill in"
+            f"--label) as the {label}. `{command(options)}` writes a description to fill in"
         )
     lines += [f"read off the private rows, NOT covered by epsilon: {what}" for what in dataset.uncharged]
     if dataset.unscaled and getattr(options, "backbone", None) is None:

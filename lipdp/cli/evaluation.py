@@ -109,6 +109,8 @@ def lines(held_out: dict) -> list[str]:
             f"{held_out['bits_per_byte']:.3f} bits per byte on {held_out['examples']} held-out texts"
             f"{of_persons(held_out)}; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
         ]
+    if "mean_absolute_error" in held_out:
+        return _of_numbers(held_out)
     first = [
         f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
         f"{of_persons(held_out)}"
@@ -124,6 +126,21 @@ def lines(held_out: dict) -> list[str]:
         *first,
         f"certified accuracy {certified} (L2 distance in the model's input)",
     ]
+
+
+def _of_numbers(held_out: dict) -> list[str]:
+    unit = f" {held_out['unit']}" if held_out["unit"] else ""
+    errors = {name: numbers.plain(held_out[name]) for name in held_out if name.endswith("error")}
+    found = [
+        f"mean absolute error {errors['mean_absolute_error']}{unit} on {held_out['examples']} held-out examples"
+        f"{of_persons(held_out)}; the middle of the range for all of them: {errors['middle_mean_absolute_error']}",
+        f"root mean squared error {errors['root_mean_squared_error']}{unit}; the middle of the range: "
+        f"{errors['middle_root_mean_squared_error']}",
+    ]
+    if held_out["r_squared"] is None:
+        return found
+    share = numbers.r_squared(held_out["r_squared"])
+    return [*found, f"R squared {share} (their own mean for all of them: 0)"]
 
 
 def warn_of_frequent(held_out: dict | None) -> None:

@@ -81,7 +81,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     builders = {
-        "train": (train_options.add, "train a private classifier, diffusion or language model and write a run folder"),
+        "train": (
+            train_options.add,
+            "train a private classifier, diffusion, language or regression model and write a run folder",
+        ),
         "epsilon": (_epsilon, "epsilon of a training run"),
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
@@ -91,7 +94,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "table": (_table, "write the description of a .csv file, to be filled in"),
         "audit": (_audit, "a lower bound on epsilon by experiment, beside the stated one"),
         "certify": (_certify, "certified accuracy of a trained model"),
-        "predict": (_predict, "classes of new examples, as a .csv file"),
+        "predict": (_predict, "classes of new examples, or numbers, as a .csv file"),
         "export": (_export, "a trained model in stock layers, which loads without lipdp"),
         "sample": (_sample, "draw images from a private diffusion model, or texts from a language model"),
         "report": (_report, "rebuild the report of a run folder"),
@@ -231,7 +234,9 @@ def _audit(parser):
 def _table(parser):
     add = parser.add_argument
     add("file", metavar="FILE", help="a .csv file")
-    add("--label", metavar="COLUMN", help="column of classes, not of a number to predict; default: the last")
+    add("--label", metavar="COLUMN", help="column of classes, or of the number to predict; default: the last")
+    help = "regression: the label is a number to predict, whose range is to be filled in; default: classifier"
+    add("--task", choices=("classifier", "regression"), default="classifier", help=help)
     add("--no-header", action="store_true", help='the file has no column names; they are then "0", "1", ...')
     add("--person-column", metavar="COLUMN", help="column that says whose each row is: no model will see it")
     add("--output", metavar="FILE", help="default: the .json of the same name beside it")
@@ -256,7 +261,7 @@ def _predict(parser):
         "--output",
         required=True,
         metavar="FILE",
-        help="a .csv file: class, certified radius where there is one, logits",
+        help="a .csv file: class, certified radius where there is one, logits; or the prediction of a number",
     )
     add("--overwrite", action="store_true", help="replace --output")
 

@@ -1,4 +1,4 @@
-"""`lipdp predict`: classes of new rows or images, as a CSV file."""
+"""`lipdp predict`: classes of new rows or images, or numbers of new rows, as a CSV file."""
 
 import argparse
 import csv
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks, data
-from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language, output, text
+from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language, output, regression, text
 from lipdp.data import rows, text_columns
 from lipdp.data.column import DESCRIPTION, as_shown
 from lipdp.data.files import read_examples
@@ -45,13 +45,18 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     model = certify.load(path)
     diffusion.refuse(options.run, recorded, model)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
-    if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or model.output_shape[-1] < 2:
+    numeric = (recorded or {}).get("task") == "regression"
+    if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or (model.output_shape[-1] < 2) != numeric:
         raise ValueError(
             f"The model is no classifier of such examples. Received: inputs of shape {shapes} and outputs of shape "
-            f"{model.output_shape[1:]}, data of shape {x.shape[1:]}. Pass data like those it was trained on."
+            f"{model.output_shape[1:]}, data of shape {x.shape[1:]}. Pass data like those it was trained "
+            "on; of a model of a number, pass the run folder."
         )
     for note in notes:
         sys.stderr.write(f"lipdp predict: note: {note}.\n")
+    if numeric:
+        regression.write(model, options, recorded or {}, x, kept, target)
+        return
     logits = model.predict(x, batch_size=options.batch_size, verbose=0)
     radii = None if texts is not None else _radii(model, x, options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
@@ -147,7 +152,10 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     x, notes = np.concatenate(parts), []
     if others and table.header:
         notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
-    return x, notes + [note for one in unseen if (note := one.note(len(x)))]
+    means = "class for them means little, however large the probability"
+    if table.target_range is not None:
+        means = "prediction for them means little"
+    return x, notes + [note for one in unseen if (note := one.note(len(x), means))]
 
 
 @dataclasses.dataclass
@@ -172,13 +180,13 @@ class _Unseen:
             there: Any = np.flatnonzero(entries[:, -1] == 0) if column.missing else range(len(values))
             self.infinite += sum(np.isinf(rows.as_number(rows.untruth(values[i]))) for i in there)
 
-    def note(self, count: int) -> str:
-        """Returns what has to be said of the column of so many rows, or nothing."""
+    def note(self, count: int, means: str) -> str:
+        """Returns what has to be said of the column of so many rows, and what that `means`, or nothing."""
         name = repr(self.column.name)
         if self.others and self.words:
             return (
                 f"{self.others} of {count} rows of column {name} hold no word of its vocabulary, as {self.example}: if "
-                "no row that trained the model did, its class for them means little, however large the probability"
+                f"no row that trained the model did, its {means}"
             )
         if self.others:
             return (

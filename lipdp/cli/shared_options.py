@@ -8,6 +8,8 @@ Keras), or a .npz or .csv file of your own"
 DESCRIPTION = """JSON description of a .csv file: ranges, vocabularies and classes that are PUBLIC; default: the .json
 of the same name beside it, if there is one; see lipdp table"""
 
+LABEL = "column of classes, or of the number to predict, of a .csv file without a description; default: the last"
+
 RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to
 [-1, 1]; never computed from the private rows"""
 
@@ -26,7 +28,7 @@ MOVED = "where the backbone of the run is now; default: where it was"
 def described(add: Callable) -> None:
     """Adds what says how to read a table."""
     add("--table", metavar="FILE", help=DESCRIPTION)
-    add("--label", metavar="COLUMN", help="column of classes of a .csv file without a description; default: the last")
+    add("--label", metavar="COLUMN", help=LABEL)
     add("--no-header", action="store_true", help='the .csv file has no column names; they are then "0", "1", ...')
     add("--feature-ranges", metavar="FILE", help=RANGES)
 

@@ -18,17 +18,20 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise FileExistsError(
             f"The description already exists. Received: {str(target)!r}. Pass another --output, or --overwrite."
         )
-    data.Table.template(options.file, target, options.label, not options.no_header, options.person_column)
+    number = options.task == "regression"
+    data.Table.template(options.file, target, options.label, not options.no_header, options.person_column, number)
     if options.json:
         output.write_json({"output": str(target)})
         return
     label = json.loads(target.read_text(encoding="utf-8"))["label"]["column"]
     output.write(
         f"The label is {label!r}" + (", the last column; --label names another one." if options.label is None else "."),
-        "Its values are classes: how to predict a number is in docs/howto/regression.md.",
+        "It is a number to predict: fill in its range, and its unit."
+        if number
+        else "Its values are classes; for a number to predict, pass --task regression.",
         f"Written to {target}: column names and kinds. Kinds follow from all rows, so that one row can change them: "
-        "check them, and fill in ranges, vocabularies and classes, by what is publicly known; what you take from the "
-        "rows, epsilon does not cover.",
+        f"check them, and fill in ranges, vocabularies{'' if number else ' and classes'}, by what is publicly known; "
+        "what you take from the rows, epsilon does not cover.",
         f"Then: lipdp train --dataset {shlex.quote(options.file)} --epsilon 2"
         + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
         + ("" if target == beside else f" --table {shlex.quote(str(target))}"),

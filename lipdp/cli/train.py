@@ -24,6 +24,7 @@ from lipdp.cli import (
     language,
     output,
     quiet,
+    regression,
     resuming,
     text,
     train_check,
@@ -134,6 +135,8 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
             results["held_out"] = evaluation.measure(
                 model, dataset.x_test, dataset.y_test, options.radii or evaluation.RADII, dataset.person_ids_test
             )
+        elif held_out is not None and options.task == "regression":
+            results["held_out"] = regression.measure(trained, recipe, held_out[0], dataset)
         elif held_out is not None:
             # Of features that are there: the fixed layers can take longer than all of the training.
             results["held_out"] = evaluation.accuracy(trained, held_out[0], dataset.y_test, dataset.person_ids_test)
@@ -192,6 +195,8 @@ def _style(options) -> str:
 def _recipe(options, dataset):
     if options.task in _OF_TEXTS:
         return _OF_TEXTS[options.task].recipe(options, dataset)
+    if options.task == "regression":
+        return regression.recipe(options, dataset)
     quiet.load_keras()
     from lipdp.models import classifier
 

@@ -3,18 +3,20 @@
 import argparse
 
 from lipdp import checks
-from lipdp.cli import evaluation, language, text
+from lipdp.cli import evaluation, language, regression, text
 
 _LARGEST_SEED = 2**32 - 1
 # Options that not all tasks have, and those that do.
 _TEXTS = ("text", "language")
 _ONLY = {
-    **dict.fromkeys(("front_end", "input_norm", "table", "feature_ranges", "radii", "radius"), ("classifier",)),
+    **dict.fromkeys(("front_end", "radii", "radius"), ("classifier",)),
+    **dict.fromkeys(("input_norm", "table", "feature_ranges"), ("classifier", "regression")),
+    "target_range": ("regression",),
     **dict.fromkeys(("preset", "multiplicity"), ("diffusion",)),
     **dict.fromkeys(("vocabulary", "classes"), ("text",)),
     **dict.fromkeys(("text", "length"), _TEXTS),
     "recipe": ("classifier", "text"),
-    **dict.fromkeys(("person_column", "rows_per_person", "strategy"), ("classifier", *_TEXTS)),
+    **dict.fromkeys(("person_column", "rows_per_person", "strategy"), ("classifier", "regression", *_TEXTS)),
     "backbone": ("classifier", *_TEXTS),  # of which the last one says what to do instead
 }
 # Of `--recipe`.
@@ -76,6 +78,8 @@ def _check_persons(options) -> None:
 
 def _check_task(options) -> None:
     """Refuses options of other tasks, and sets the defaults of this one."""
+    if options.task == "classifier" and (options.target_range is not None or regression.is_described(options)):
+        options.task = "regression"
     for name, tasks in _ONLY.items():
         if options.task not in tasks and getattr(options, name) is not None:
             hint = " The classes of a table stand in its description, which `lipdp table` begins."
@@ -87,6 +91,8 @@ def _check_task(options) -> None:
     _check_recipe(options)
     if options.task == "text":
         text.check(options)
+    if options.task == "regression":
+        regression.check(options)
     if options.task == "language":
         language.check(options)
     if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):

@@ -7,7 +7,8 @@ from lipdp.cli import shared_options
 
 TRAIN = """Train a differentially private classifier and write a run folder.
 
-Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, features and one column of classes.
+Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, features and one column of classes, or
+of a number to predict (--task regression).
 8-bit images are divided by the constant 255. Tables are encoded by a public description of their columns (--table),
 which lipdp table begins. Without one all features must be numbers, and the classes are those that occur, which epsilon
 does not cover; where there are enough rows, ranges of the columns are released with noise as part of the budget, else
@@ -15,8 +16,8 @@ numbers are taken as they are. Each row is clipped to an L2 norm (--input-norm);
 and standard deviation, which are released in the same way. The number of rows is treated as public."""
 
 DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
-from it. With --task text: a classifier of texts. With --task language: a model that writes texts, byte by byte; lipdp
-sample draws from it as well."""
+from it. With --task regression: a number of a table. With --task text: a classifier of texts. With --task language: a
+model that writes texts, byte by byte; lipdp sample draws from it as well."""
 
 EXAMPLES = """examples:
   lipdp train --dataset digits --epsilon 4
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   lipdp train --dataset mnist --epsilon 2 --strategy clipless        # with certificates
   lipdp table people.csv --label ill                       # fill in people.json, then
   lipdp train --dataset people.csv --epsilon 2 --validation-split 0.2
+  lipdp train --dataset houses.csv --label price --target-range 0 1000000 --epsilon 2
   lipdp train --task text --dataset said.csv --text said --label mood --epsilon 4 --validation-split 0.2
   lipdp train --task language --dataset said.csv --text said --epsilon 8 --validation-split 0.1
   lipdp train --task diffusion --dataset digits --epsilon 10 --output runs/images"""
@@ -34,6 +36,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = _group_of(parser, "data")
     group("--dataset", metavar="NAME|FILE", help=f"required; {shared_options.DATASET}")
     shared_options.described(group)
+    group(
+        "--target-range",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="of a .csv file without a description, PUBLIC range of the number to predict, in its unit; never "
+        "computed from the private rows",
+    )
     group("--person-column", metavar="COLUMN", help=shared_options.PERSON_COLUMN)
     group(
         "--validation-split",
@@ -60,8 +70,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     group(
         "--task",
         default="classifier",
-        choices=("classifier", "diffusion", "language", "text"),
-        help="default: classifier; how to predict a number is in docs/howto/regression.md",
+        choices=("classifier", "diffusion", "language", "regression", "text"),
+        help="default: classifier; regression predicts a number of a table, and is the default where its range is "
+        "given",
     )
     group("--epochs", type=int, help="default: by the budget")
     group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")

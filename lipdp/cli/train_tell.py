@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from lipdp import report
-from lipdp.cli import evaluation, output
+from lipdp.cli import evaluation, output, regression
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -76,6 +76,7 @@ def tell(options: argparse.Namespace, written: report.RunFolder, folder: pathlib
     """Writes what a run has come to."""
     held_out = written.results["held_out"]
     evaluation.warn_of_frequent(held_out)
+    regression.warn(held_out)
     if options.json:
         output.write_json({"folder": str(folder), "held_out": held_out, "privacy": written.privacy})
         return
@@ -93,7 +94,8 @@ def tell(options: argparse.Namespace, written: report.RunFolder, folder: pathlib
         lines += evaluation.lines(held_out) if held_out else ["bits per byte not measured: no texts were held out"]
         lines.append(f"Draw texts: lipdp sample {folder} --num 5 --output texts.jsonl")
     elif held_out is None:
-        lines.append("accuracy not measured: no examples were held out (try --validation-split 0.2)")
+        what = "errors" if options.task == "regression" else "accuracy"
+        lines.append(f"{what} not measured: no examples were held out (try --validation-split 0.2)")
     else:
         lines += evaluation.lines(held_out)
     if options.training_metrics:

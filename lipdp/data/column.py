@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ class Column:
         if self.kind == "date":
             object.__setattr__(self, "range", _as_days(self.range, where))
         elif self.range is not None:
-            object.__setattr__(self, "range", as_range(self.range, where))
+            object.__setattr__(self, "range", checks.as_range(self.range, where))
         if self.kind == "category":
             object.__setattr__(self, "vocabulary", check_values("vocabulary", self.vocabulary, 1, where))
 
@@ -272,18 +271,6 @@ def check_values(name: str, values: Any, least: int, where: str = "") -> tuple:
     if twice:
         raise ValueError(f"`{name}` must hold each value once. Received: {twice[0]!r} twice.{where}")
     return tuple(value.strip() if isinstance(value, str) else value for value in values)
-
-
-def as_range(value: Any, where: str) -> tuple[float, float]:
-    """Returns `(low, high)` as two floats with low < high; ValueError otherwise."""
-    try:
-        low, high = (float(number) for number in value)
-    except (TypeError, ValueError, OverflowError):
-        low = high = math.nan
-    # A width that is no float, or next to none, would make NaN of numbers within it.
-    if not -math.inf < low < high < math.inf or not sys.float_info.min < high - low < math.inf:
-        raise ValueError(f"A range must be two numbers, the lower one first. Received: {value!r}.{where}")
-    return low, high
 
 
 def _as_days(value: Any, where: str) -> tuple[str, str]:

@@ -184,7 +184,8 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
             raise ValueError(
                 f"Labels must be classes. Received: numbers such as {float(wrong[0])!r} in {source}. "
                 "Name the column of classes (--label, in Python label=), or bin the numbers into classes at public "
-                "thresholds; how to predict a number is in docs/howto/regression.md."
+                "thresholds. For a number to predict give its public range (--target-range, in Python target_range=): "
+                "docs/howto/regression.md."
             )
         labels = labels.astype("int64")
     elif labels.dtype.kind not in "biuU":

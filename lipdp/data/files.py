@@ -10,7 +10,7 @@ from lipdp.data.dataset import Dataset, as_texts, check_few, class_ids
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
 _MISSING = ("", "nan", "nat", "<na>")  # what NumPy and pandas make of a missing text
-_FEW = "Number classes from 0, by a public list of them; how to predict a number is in docs/howto/regression.md."
+_FEW = "Number classes from 0, by a public list of them; to predict a number: docs/howto/regression.md."
 _OBJECTS = (
     "it holds Python objects, not numbers: convert x by x.astype('float32'), y by y.astype('int64') or y.astype(str)"
 )

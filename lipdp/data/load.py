@@ -5,6 +5,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from lipdp import checks
 from lipdp.data import adbench, files, rows, standard
 from lipdp.data.column import Column
 from lipdp.data.dataset import Dataset, check_few, class_ids
-from lipdp.data.table import Table, label_of, person_ids
+from lipdp.data.named import label_of, numbers, person_ids
+from lipdp.data.table import Table
 
 _LOADERS: dict[str, Callable[[], Dataset]] = {**standard.LOADERS, **adbench.LOADERS}
 NAMES = tuple(_LOADERS)
 _FEW = (
     "Name the column of classes (--label, in Python label=), or list those that may occur in a description (`lipdp "
-    "table`), from what is publicly known; how to predict a number is in docs/howto/regression.md."
+    "table`), from what is publicly known. For a number to predict give its public range (--target-range, in Python "
+    "target_range=): docs/howto/regression.md."
 )
 
 
@@ -28,6 +31,7 @@ def load(
     table: Table | None = None,
     header: bool = True,
     person: str | None = None,
+    target_range: tuple[float, float] | None = None,
 ) -> Dataset:
     """Returns a data set by name, or from the user's own file.
 
@@ -40,6 +44,9 @@ def load(
         header: whether the first line of a `.csv` file holds column names; without one they are "0", "1", ...
         person: name of the column of a `.csv` file that says whose each row is, see `Dataset.person_ids`: no model sees
             it, whatever the description says of it.
+        target_range: of a `.csv` file without a description whose label is a number to predict, its public
+            `(low, high)`. The labels are then numbers, float32, as they are in the file; so they are where a
+            description has such a range.
 
     Returns:
         A `Dataset`. The named image sets and `.npz` files with `x_test` have a test part; others have none
@@ -67,7 +74,7 @@ def load(
         )
     source = os.fspath(source)
     if source in _LOADERS:
-        _refuse_options(source, label, table, header, person)
+        _refuse_options(source, label, table, header, person, target_range)
         return _LOADERS[source]()
     path = pathlib.Path(source)
     if path.is_dir():
@@ -89,10 +96,15 @@ def load(
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
     if path.suffix != ".csv":
-        _refuse_options(source, label, table, header, person)
+        _refuse_options(source, label, table, header, person, target_range)
         dataset = files.read_npz(path)
     elif table is None:
-        dataset = _undescribed(path, label, header, person)
+        dataset = _undescribed(path, label, header, person, target_range)
+    elif target_range is not None:
+        raise ValueError(
+            f"The description of {path} says what its label is. Received: a description and "
+            f"target_range={target_range!r}. Leave it out, and write the range into the description."
+        )
     else:
         dataset = _described(path, label, table, header, person)
     for what in dataset.uncharged:
@@ -126,26 +138,32 @@ def _described(path: pathlib.Path, label: str | None, table: Table, header: bool
     return _dataset(x, np.concatenate(y), ids, path, seen)
 
 
-def _undescribed(path: pathlib.Path, label: str | None, header: bool, person: str | None) -> Dataset:
-    """Returns the data set in a `.csv` file of numbers and one column of classes."""
+def _undescribed(
+    path: pathlib.Path, label: str | None, header: bool, person: str | None, target_range: tuple | None
+) -> Dataset:
+    """Returns the data set in a `.csv` file of numbers and one column of classes, or of a number to predict."""
     x, y, ids, names = [], [], [], []
     for found in rows.pieces(path, header):
         label = label_of(found, label)
         if person is not None:
             ids.append(person_ids(found, person, label))
-        y.append(_labels(found, label))
+        y.append(_labels(found, label) if target_range is None else numbers(found, label))
         names = [name for name in found.columns if name not in (label, person)]
         columns = [Column(name=name, kind="number", missing=False) for name in names]
         columns += [Column(name=name, kind="ignore") for name in (label, person) if name is not None]
         x.append(Table(columns=tuple(columns), header=header).encode(found))
     labels = np.concatenate(y)
+    if target_range is not None:
+        described = tuple(column for column in columns if column.name != label)
+        table = Table(columns=described, label=label, header=header, target_range=target_range)
+        return _dataset(x, labels, ids, path, table)
     if all(map(rows.is_number, labels)):
         labels = labels.astype("float64")
-    numbers, classes = class_ids(labels, f"column {label!r} of {path}")
+    places, classes = class_ids(labels, f"column {label!r} of {path}")
     check_few(classes, len(labels), f"Label column {label!r} of {path}", _FEW)
     columns = [column for column in columns if column.name != label]
     table = Table(columns=tuple(columns), label=label, classes=classes, header=header)
-    return _dataset(x, numbers, ids, path, table, (f"the list of classes: those that occur in column {label!r}",))
+    return _dataset(x, places, ids, path, table, (f"the list of classes: those that occur in column {label!r}",))
 
 
 def _dataset(x: list, y: np.ndarray, ids: list, path: pathlib.Path, table: Table, uncharged: tuple = ()) -> Dataset:
@@ -167,12 +185,15 @@ def _labels(found: rows.Rows, name: str) -> np.ndarray:
     return np.asarray(stripped)
 
 
-def _refuse_options(source: str, label: str | None, table: Table | None, header: bool, person: str | None) -> None:
+def _refuse_options(
+    source: str, label: str | None, table: Table | None, header: bool, person: str | None, target_range: Any
+) -> None:
     given = {
         f"label {label!r}": label is not None,
         "a description": table is not None,
         "no header": not header,
         f"the column {person!r} of persons": person is not None,
+        f"the range {target_range!r} of a target": target_range is not None,
     }
     if any(given.values()):
         raise ValueError(

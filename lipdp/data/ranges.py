@@ -3,7 +3,8 @@
 import dataclasses
 import pathlib
 
-from lipdp.data.column import Column, as_range
+from lipdp import checks
+from lipdp.data.column import Column
 from lipdp.data.dataset import Dataset
 from lipdp.data.table import Table
 from lipdp.privacy import files
@@ -31,7 +32,7 @@ def read_ranges(path: str) -> dict[str, tuple[float, float]]:
         raise ValueError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f'{path} must map columns to ranges, as in {{"age": [0, 120]}}. Received: {content!r}.')
-    return {name: as_range(pair, f" For column {name!r} in {path}.") for name, pair in content.items()}
+    return {name: checks.as_range(pair, f" For column {name!r} in {path}.") for name, pair in content.items()}
 
 
 def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from lipdp import checks
 from lipdp.data import rows
 from lipdp.data.column import Column, Index, as_shown, check_values
+from lipdp.data.named import label_of, no_column, numbers, person_ids
 from lipdp.privacy import files
 
 _INTERVALS = ((-1.0, 1.0), (0.0, 1.0))
@@ -36,8 +37,10 @@ class Table:
 
     Args:
         columns: the columns beside the label, in the order of the entries.
-        label: name of the column of classes; None for a table without one.
+        label: name of the column of classes, or of the number to predict; None for a table without one.
         classes: of the label, at least two texts or numbers: class id i is the i-th.
+        target_range: instead of classes, `(low, high)` of a number to predict: what follows from its meaning.
+        target_unit: of this number, for the reader.
         interval: (-1, 1) or (0, 1).
         header: whether the first line of its files holds column names; without one they are "0", "1", ...
         missing: texts that stand for a missing value beside the empty one, "NA", "N/A", "NaN", "null", "None" and "?",
@@ -78,6 +81,8 @@ class Table:
     interval: tuple[float, float] = (-1.0, 1.0)
     header: bool = True
     missing: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
+    target_unit: str = ""
 
     def __post_init__(self):
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -92,8 +97,17 @@ class Table:
         for name in (*names, self.label):
             if (names + [self.label]).count(name) > 1:
                 raise ValueError(f"Each column is described once. Received: {name!r} twice. Leave one out.")
-        if self.label is not None:
-            told = f" Of label {self.label!r}; how to predict a number is in docs/howto/regression.md."
+        if self.target_range is not None:
+            if self.label is None or self.classes:
+                raise ValueError(
+                    "A range of the target is for a label that is a number. Received: "
+                    f"target_range={self.target_range!r} with label={self.label!r}, classes={self.classes!r}. Pass the "
+                    "label alone with it, or classes in its place."
+                )
+            object.__setattr__(self, "classes", ())
+            object.__setattr__(self, "target_range", checks.as_range(self.target_range, f" Of label {self.label!r}."))
+        elif self.label is not None:
+            told = f" Of label {self.label!r}; of a number to predict give the range in place of classes."
             object.__setattr__(self, "classes", check_values("classes", self.classes, 2, told))
         elif self.classes:
             raise ValueError(f"Classes need a label column. Received: classes={self.classes!r}. Pass label as well.")
@@ -145,7 +159,7 @@ class Table:
         used = [column for column in self.columns if column.features]
         absent = [column.name for column in used if column.name not in found.columns]
         if absent:
-            raise _no_column("column", absent[0], found, [column.name for column in self.columns])
+            raise no_column("column", absent[0], found, [column.name for column in self.columns])
         if unknown:
             raise ValueError(
                 f"A column of {found.source} is not described. Received: {', '.join(map(repr, unknown[:20]))}. Leave "
@@ -157,16 +171,17 @@ class Table:
         return np.concatenate(parts, axis=1)
 
     def labels(self, source: Any) -> np.ndarray:
-        """Returns the class ids of rows.
+        """Returns the class ids of rows, or the numbers to predict.
 
         Args:
             source: as in `encode`, with the label column.
 
         Returns:
-            int32, shape `(N,)`, the places of the labels in `classes`.
+            int32, shape `(N,)`, the places of the labels in `classes`. With a `target_range` float32, the numbers as
+            they are, in their own unit.
 
         Raises:
-            ValueError: there is no label column, or a label is missing or none of the classes; says where.
+            ValueError: there is no label column, or a label is missing, none of the classes or no number; says where.
             FileNotFoundError: when there is no such file.
         """
         if self.label is None:
@@ -175,7 +190,9 @@ class Table:
 
     def _labels(self, found: rows.Rows) -> np.ndarray:
         if self.label not in found.columns:
-            raise _no_column("label column", str(self.label), found)
+            raise no_column("label column", str(self.label), found)
+        if self.target_range is not None:
+            return numbers(found, str(self.label), self.missing)
         values, find = found.columns[self.label], Index(self.classes)
         ids = np.array(find.all(found.values(self.label)), "int32")
         if (ids < 0).any():
@@ -221,6 +238,8 @@ class Table:
         """Writes the description, which `from_json` reads."""
         columns = {column.name: _described(column) for column in self.columns}
         label = None if self.label is None else {"column": self.label, "classes": self.classes}
+        if label is not None and self.target_range is not None:
+            label = {"column": self.label, "range": self.target_range, "unit": self.target_unit}
         _write(path, header=self.header, interval=self.interval, missing=self.missing, columns=columns, label=label)
 
     @staticmethod
@@ -230,6 +249,7 @@ class Table:
         label: str | None = None,
         header: bool = True,
         person: str | None = None,
+        number: bool = False,
     ) -> None:
         """Writes a description to be filled in: column names, and whether they hold numbers, dates or truth values.
 
@@ -241,6 +261,7 @@ class Table:
             label: name of the column of classes; default: the last one.
             header: whether the first line of a file holds column names.
             person: name of the column that says whose each row is, which no model may see.
+            number: whether the label is a number to predict, so that its range is to be filled in, not classes.
 
         Raises:
             ValueError: when there is no such column, or the table cannot be read.
@@ -254,55 +275,8 @@ class Table:
                 kinds[name] = _fitting(values, kinds.get(name, list(_FITS)))
         columns = {name: _blank(fitting) for name, fitting in kinds.items() if name != label}
         columns |= {} if person is None else {person: {"kind": "ignore"}}
-        empty: dict = {"column": label, "classes": []}
+        empty: dict = {"column": label} | ({"range": [None, None], "unit": ""} if number else {"classes": []})
         _write(path, header=header, interval=_INTERVALS[0], missing=[], columns=columns, label=empty)
-
-
-def label_of(found: rows.Rows, label: str | None) -> str:
-    """Returns the name of the column of classes, by default the last one; ValueError when there is none."""
-    if label is None:
-        return list(found.columns)[-1]
-    if label not in found.columns:
-        raise _no_column("label column", label, found)
-    return label
-
-
-def person_ids(found: rows.Rows, name: str, label: str | None, words: tuple[str, ...] = ()) -> np.ndarray:
-    """Returns whose each row is, as texts.
-
-    Args:
-        found: the rows.
-        name: of the column that says it.
-        label: name of the column of classes.
-        words: texts that stand for a missing value, beside the usual ones.
-
-    Raises:
-        ValueError: there is no such column, it is the label, or an id is missing; says where.
-    """
-    if name not in found.columns:
-        raise _no_column("column of persons", name, found)
-    if name == label:
-        raise ValueError(
-            f"The column of persons must not be the label. Received: {name!r} for both. Name the column of ids, or "
-            "another label."
-        )
-    values = found.columns[name]
-    missing = [rows.is_missing(value, frozenset(words)) for value in values]
-    if any(missing):
-        raise ValueError(
-            f"Column {name!r} of {found.source} must say whose each row is, but has no id {found.places(missing)}. "
-            f"Received: {as_shown(values[missing.index(True)])}. Remove these rows, or give each an id of its own: "
-            "rows of one id count as one person."
-        )
-    # Objects: NumPy's own texts lose zeros at their end, and two ids may become one.
-    return np.array([rows.as_text(value) for value in values], object)
-
-
-def _no_column(what: str, name: str, found: rows.Rows, known: Collection[str] = ()) -> ValueError:
-    names = list(found.columns)
-    close = difflib.get_close_matches(name, [other for other in names if other not in known], 1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Its columns: {', '.join(names[:20])}."
-    return ValueError(f"{found.source} has no {what} of that name. Received: {name!r}. {hint}")
 
 
 def _fitting(values, kinds: list[str]) -> list[str]:
@@ -337,17 +311,22 @@ def _arguments(content: Any) -> dict:
         raise ValueError(f'"columns" must map names to descriptions. Received: {columns!r}.')
     arguments = {name: content[name] for name in ("header", "interval", "missing") if name in content}
     label = content.get("label")
-    arguments["columns"] = _columns(columns, isinstance(label, dict) and label.get("classes") == [])
+    left = {"classes": "the classes of the label"} if isinstance(label, dict) and label.get("classes") == [] else {}
+    if isinstance(label, dict) and label.get("range") == [None, None]:
+        left = {"range": "the range of the label"}
+    arguments["columns"] = _columns(columns, [*left.values()])
     if label is not None:
-        _check_keys(label, ("column", "classes"), "the label")
+        unit = ("unit",) if isinstance(label, dict) and "range" in label else ()
+        _check_keys(label, ("column", "classes", "range", *unit), "the label")
         arguments |= {"label": label.get("column"), "classes": label.get("classes", [])}
+        arguments |= {f"target_{key}": label[key] for key in ("range", "unit") if key in label}
         if not isinstance(arguments["label"], str):
             raise ValueError(f'The "column" of the label must be a name. Received: {arguments["label"]!r}.')
     return arguments
 
 
-def _columns(described: dict, unclassed: bool) -> list[Column]:
-    """Returns all columns, or says which of them, and whether the classes of the label, are not described yet."""
+def _columns(described: dict, unfilled: list[str]) -> list[Column]:
+    """Returns all columns, or says which of them, and what else, are not described yet."""
     columns, wrong = [], {}
     for name, values in described.items():
         try:
@@ -356,7 +335,7 @@ def _columns(described: dict, unclassed: bool) -> list[Column]:
             wrong[name] = str(error)
     if wrong:
         (_, *others), (text, *_) = wrong, wrong.values()
-        left = [*map(repr, others), *(["the classes of the label"] if unclassed else [])]
+        left = [*map(repr, others), *unfilled]
         if len(left) > 12:
             left = [*left[:10], f"and {len(left) - 10} more"]
         rest = f" To fill in as well: {', '.join(left)}." if left else ""

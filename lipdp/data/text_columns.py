@@ -14,7 +14,7 @@ import numpy as np
 from lipdp.data import rows, tokenizers
 from lipdp.data.column import Index, as_shown, check_values
 from lipdp.data.dataset import Dataset, check_few, class_ids
-from lipdp.data.table import person_ids
+from lipdp.data.named import person_ids
 from lipdp.privacy import files
 
 # Python keeps whole characters as one.

@@ -11,12 +11,14 @@ from lipdp.losses.base import Loss
 
 @_keras.serializable
 class Huber(Loss):
-    """Mean over the outputs of r^2 / 2 for |r| <= delta, else delta (|r| - delta / 2), with r = z - y.
+    """Mean over the outputs of r^2 / 2 for |r| <= delta, else delta (|r| - delta / 2), with r = (z - y) / scale.
 
     The Lipschitz replacement of the mean squared error, whose gradient grows with the error.
 
     Args:
-        delta: residual at which the loss turns from squared to absolute, above 0, in units of the labels.
+        delta: residual at which the loss turns from squared to absolute, above 0, in units of `scale`.
+        scale: what labels and outputs are divided by first, above 0: a public size, such as the width of the range of
+            the target, where both are in a unit of their own.
         clip: optional L2 norm of each example's gradient at the outputs, see `lipdp.losses.Loss`.
         **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
@@ -26,9 +28,9 @@ class Huber(Loss):
     Labels: finite numbers of shape `(batch, C)`, or `(batch,)` for one output. Class ids are not turned into
     one-hot rows: use `keras.utils.to_categorical`.
 
-    **Guarantee.** `exact_lipschitz` is delta / sqrt(C), whatever the size of the labels.
-    Proof: the gradient is r clipped to [-delta, delta], divided by C, entry by entry; its norm is largest
-    when all C residuals reach delta: sqrt(C) delta / C.
+    **Guarantee.** `exact_lipschitz` is delta / (scale sqrt(C)), whatever the size of the labels.
+    Proof: the gradient is r clipped to [-delta, delta], divided by C and scale, entry by entry; its norm is largest
+    when all C residuals reach delta: sqrt(C) delta / (C scale).
 
     Example:
         >>> from lipdp import losses
@@ -39,19 +41,24 @@ class Huber(Loss):
         0.875
     """
 
-    def __init__(self, delta: float = 1.0, clip: float | None = None, **kwargs: Any):
+    def __init__(self, delta: float = 1.0, clip: float | None = None, *, scale: float = 1.0, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.delta = checks.positive("delta", delta)
+        self.scale = checks.positive("scale", scale)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
-        y, z = self.standardize(y_true, y_pred)
+        y, z = (each / self.scale for each in self.standardize(y_true, y_pred))
         size = ops.abs(z - y)
         near = ops.minimum(size, self.delta)
         return ops.mean(near * (size - near / 2), axis=-1)
 
     def gradient(self, y_true: Any, y_pred: Any) -> Any:
-        y, z = self.standardize(y_true, y_pred)
-        return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]
+        y, z = (each / self.scale for each in self.standardize(y_true, y_pred))
+        return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1] / self.scale
 
     def exact_lipschitz(self, num_outputs: int) -> float:
-        return self.delta / math.sqrt(self.check_outputs(num_outputs))
+        return self.delta / math.sqrt(self.check_outputs(num_outputs)) / self.scale
+
+    def get_config(self) -> dict[str, Any]:
+        scale = {} if self.scale == 1.0 else {"scale": self.scale}  # as earlier versions wrote it
+        return {**super().get_config(), "delta": self.delta, **scale}

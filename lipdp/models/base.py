@@ -288,9 +288,12 @@ class NormalizedRecipe(TrainingRecipe):
         model.compile(
             keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=self._loss(model),
-            metrics=["accuracy"],
+            metrics=self._metrics(),
         )
         return model
+
+    def _metrics(self) -> list[str]:
+        return ["accuracy"]
 
     def _loss(self, model: Any) -> losses.Loss:
         return losses.SparseCategoricalCrossentropy()

@@ -6,12 +6,13 @@ from typing import Any
 from lipdp import checks, diffusion
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
 from lipdp.models.language import LanguageRecipe, language_recipe
+from lipdp.models.regression import RegressionRecipe, regression_recipe
 from lipdp.models.scattered import ScatteredRecipe
 from lipdp.models.table import TableRecipe
 from lipdp.models.text import TextRecipe, text_recipe
 from lipdp.models.wide_resnet import WideResNetRecipe
 
-TASKS = ("classifier", "diffusion", "language", "text")
+TASKS = ("classifier", "diffusion", "language", "regression", "text")
 
 
 def recipe(
@@ -23,7 +24,14 @@ def recipe(
     task: str = "classifier",
     **settings: Any,
 ) -> (
-    ClassifierRecipe | ScatteredRecipe | TableRecipe | WideResNetRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe
+    ClassifierRecipe
+    | ScatteredRecipe
+    | TableRecipe
+    | WideResNetRecipe
+    | diffusion.Recipe
+    | LanguageRecipe
+    | RegressionRecipe
+    | TextRecipe
 ):
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
@@ -33,16 +41,18 @@ def recipe(
     Args:
         input_shape: Shape of one example: `(height, width, channels)` of an image, `(columns,)` of a table, or
             `(length,)` of a text as a tokenizer makes it.
-        num_classes: Number of classes; of a language model, of the numbers that a token may be.
+        num_classes: Number of classes; of a language model, of the numbers that a token may be; 1 of a number to
+            predict.
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
         task: `"classifier"`: for tables and larger sets of images the most accurate network by DP-SGD, else, and with
             `method="clipless"`, a clipless network with certificates; with `style="wrn"` a wide residual network,
             made for a GPU. `"diffusion"`: a model that draws images of each class, trained by DP-SGD. `"text"`: a
             classifier of texts, linear or by attention, trained by DP-SGD. `"language"`: a small transformer that
-            learns each next byte of texts, and writes others.
+            learns each next byte of texts, and writes others. `"regression"`: a number of a table, by DP-SGD.
         **settings: For a classifier see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
-            texts `style` and `vocabulary_size`, see `models.text_recipe`; see `models.language_recipe`.
+            texts `style` and `vocabulary_size`, see `models.text_recipe`; see `models.language_recipe`; for a number
+            `target_range`, its public range, see `models.regression_recipe`.
 
     Returns:
         A recipe. `recipe.fit(x, y, epsilon=..., delta=...)` trains and returns the model; `dataclasses.replace`
@@ -61,6 +71,10 @@ def recipe(
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape
         return diffusion.recipe(shape, num_classes, num_examples, epsilon=epsilon, **settings)
+    if task == "regression":
+        if num_classes != 1:
+            raise ValueError(f"A number to predict is one output. Received: num_classes={num_classes!r}. Pass 1.")
+        return regression_recipe(input_shape, num_examples, epsilon=epsilon, **settings)
     if task == "language":
         return language_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     if task == "text":

@@ -19,7 +19,7 @@ _MANY_ROWS = 40000
 _ROWS_OF_NOISE = 60
 # Chosen by `benchmarks/unseen_tables.py --inner`, on tables of which most have a rare class.
 _CONSTANT_UNIT = 5.0
-_NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
+_NUMBERS = "Pass task='regression' and target_range=(low, high) to predict a number: docs/howto/regression.md."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,13 +82,15 @@ class TableRecipe(NormalizedRecipe):
         ]
         if self.hidden:
             stack.append(keras.layers.Dense(self.hidden, activation="relu", name="hidden"))
-        last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
-        model = DP_Sequential([*stack, last], name="lipdp")
+        model = DP_Sequential([*stack, *self._ending()], name="lipdp")
         if self.hidden and self.constant_unit:
             hidden, first = model.get_layer("hidden"), np.arange(self.hidden) == 0
             kernel, bias = hidden.get_weights()
             hidden.set_weights([np.where(first, 0.0, kernel), np.where(first, self.constant_unit, bias)])
         return self._compiled(model, num_examples)
+
+    def _ending(self) -> list[keras.Layer]:
+        return [keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")]
 
 
 def rescales(num_columns: int, num_examples: int, noise_multiplier: float) -> bool:

@@ -8,8 +8,9 @@ HELD_OUT_NOTE = (
     "Accuracies are measured on {examples} held-out examples. These are not among the N training {counted} and "
     "epsilon does not cover them: if they are private too, do not publish these numbers."
 )
+ERRORS_NOTE = HELD_OUT_NOTE.replace("Accuracies are", "Errors are", 1)
 BITS_NOTE = HELD_OUT_NOTE.replace("Accuracies are", "Bits per byte are", 1)
-NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
+NO_HELD_OUT_NOTE = "No examples were held out, so nothing was measured: see lipdp train --validation-split."
 SAMPLES_NOTE = (
     "Samples follow from the released weights: any number of them costs no further privacy. A loss on held-out "
     "examples is not covered by epsilon."
@@ -34,6 +35,10 @@ _TERMS = {
     "delta": "is a small part of the chance that epsilon does not bound. It has to be far below 1 / N.",
     "bits per byte": "is how many bits the model needs on average for each next byte of the held-out texts, their ends "
     "included: the fewer, the better.",
+    "mean absolute error": "is how far the predictions are off on the held-out examples, on average, in the unit of "
+    "the target.",
+    "R squared": "is the share of the variance of the held-out targets that the predictions explain: 1 where all are "
+    "right, 0 where they are no better than the mean of these targets.",
     "accuracy": "is the share of the held-out examples whose class the model names.",
     "area under the curve": "is the chance that the model gives a held-out example of the second class a higher score "
     "than one of the first. It tells how well a model ranks where one class is rare.",
@@ -78,7 +83,9 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
     if held_out and "bits_per_byte" in held_out:
         guess = f"held-out texts; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
         rows.append((f"{held_out['bits_per_byte']:.2f}", "bits per byte", guess))
-    elif not run.samples and run.run["settings"].get("task") != "language":
+    elif held_out and "mean_absolute_error" in held_out:
+        rows += _errors(held_out)
+    elif not run.samples and run.run["settings"].get("task") not in ("language", "regression"):
         rows += _accuracy(held_out or {})
     for mark in held_out["certified"] if held_out else ():
         rows.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
@@ -92,6 +99,16 @@ def _accuracy(held_out: dict) -> list[tuple[str, str, str]]:
     rows = [(numbers.percent(held_out.get("accuracy")), "accuracy", f"held-out examples{remark}")]
     if area is not None:
         rows.append((numbers.area(area), "area under the curve", "held-out examples; a guess: 0.5"))
+    return rows
+
+
+def _errors(held_out: dict) -> list[tuple[str, str, str]]:
+    """Returns the errors of predicted numbers beside that of the middle of the range."""
+    unit, trivial = held_out["unit"], numbers.plain(held_out["middle_mean_absolute_error"])
+    remark = f"{unit}{unit and '; '}held-out examples; the middle of the range: {trivial}"
+    rows = [(numbers.plain(held_out["mean_absolute_error"]), "mean absolute error", remark)]
+    if held_out["r_squared"] is not None:
+        rows.append((numbers.r_squared(held_out["r_squared"]), "R squared", "held-out examples; their mean: 0"))
     return rows
 
 
@@ -130,6 +147,7 @@ def notes(run: RunFolder) -> list[str]:
 def _held_out_note(held_out: dict) -> str:
     persons = held_out.get("persons")
     note = BITS_NOTE if "bits_per_byte" in held_out else HELD_OUT_NOTE
+    note = ERRORS_NOTE if "mean_absolute_error" in held_out else note
     note = note.format(examples=held_out["examples"], counted="examples" if persons is None else "persons")
     return note if persons is None else note.replace("examples.", f"examples of {persons} persons.", 1)
 

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from lipdp.accounting import round_down, round_up
 
 
@@ -49,6 +51,16 @@ def area(value: float) -> str:
     return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
 
 
+def r_squared(value: float) -> str:
+    """Returns the explained share of a variance, rounded down: 0.9996 is not 1.
+
+    Example:
+        >>> r_squared(0.9996), r_squared(-0.58)
+        ('0.999', '-0.580')
+    """
+    return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
+
+
 def short(value: float | None) -> str:
     """Returns a bound in four significant digits, without what it charges for rounding; None is "unbounded".
 
@@ -57,6 +69,16 @@ def short(value: float | None) -> str:
         ('0.9202', '1', 'unbounded')
     """
     return "unbounded" if value is None else f"{value:.4g}"
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """Returns a number in so many significant digits, without an exponent: the unit is that of the target.
+
+    Example:
+        >>> plain(432123.4), plain(0.01234567), plain(-3.0)
+        ('432100', '0.01235', '-3')
+    """
+    return np.format_float_positional(float(f"{value:.{digits}g}"), trim="-")
 
 
 def radius(value: float, digits: int = 4) -> str:

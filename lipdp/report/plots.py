@@ -42,7 +42,7 @@ def plots(run: RunFolder) -> list[tuple[str, str, str]]:
     Returns:
         A list; the description is the alternative text.
     """
-    drawn = [_accuracy(run), _epsilon(run), _certified(run), _noise(run), _trade_off(run), _deltas(run)]
+    drawn = [_accuracy(run), _error(run), _epsilon(run), _certified(run), _noise(run), _trade_off(run), _deltas(run)]
     return [plot for plot in drawn if plot]
 
 
@@ -69,6 +69,20 @@ def _accuracy(run):
     if training:
         text += " The curve of the training examples is not private."
     return "Accuracy by epoch", text, svg(draw)
+
+
+def _error(run):
+    points = _series(run, "val_mean_absolute_error")
+    if not points:
+        return None
+
+    def draw(axes):
+        axes.plot(*zip(*points, strict=True), "-", color=BLUE, **_marker(points))
+        axes.set(xlabel="epoch", ylabel="mean absolute error", ylim=(0, None))
+        _epochs(axes, points)
+
+    text = f"Mean absolute error on held-out examples by epoch, {numbers.plain(points[-1][1])} at the end."
+    return "Error by epoch", text, svg(draw)
 
 
 def _epsilon(run):

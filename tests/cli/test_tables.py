@@ -66,7 +66,7 @@ def test_a_template_is_written_once_and_has_to_be_filled_in(tmp_path, capsys):
     assert main(["table", str(file)]) == 0
     out = capsys.readouterr().out
     assert "epsilon does not cover" in out and "Kinds follow from all rows, so that one row can change them" in out
-    assert "Its values are classes: how to predict a number is in docs/howto/regression.md" in out
+    assert "Its values are classes; for a number to predict, pass --task regression" in out
     assert "already exists" in refusal(capsys, "table", file)
     assert main(["table", str(file), "--label", "smoker", "--output", str(tmp_path / "o.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"output": str(tmp_path / "o.json")}

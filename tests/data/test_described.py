@@ -400,7 +400,7 @@ def test_wrong_columns_are_refused(arguments, message):
         ({"columns": ("age", "region")}, "lipdp.data.Column objects. Received: 'age'. Pass for example Column"),
         ({"columns": (AGE, AGE)}, "described once. Received: 'age' twice"),
         ({"label": "age", "classes": (0, 1)}, "described once. Received: 'age' twice"),
-        ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'; how to predict a number"),
+        ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'; of a number to predict"),
         ({"classes": (0, 1)}, "Classes need a label column"),
         ({"interval": (0, 2)}, "`interval` must be \\(-1, 1\\) or \\(0, 1\\). Received: interval=\\(0, 2\\)"),
         ({"interval": 1}, "`interval` must be"),
@@ -464,3 +464,64 @@ def test_a_table_of_arrow_is_refused_with_what_makes_a_frame_of_it():
 
     with pytest.raises(ValueError, match=r"Received: a Arrow. Pass one of these: \.to_pandas\(\)\."):
         data.Table.template(Arrow({"a": [1, 2]}), "never.json")
+
+
+PRICE = Table(columns=(AGE,), label="price", target_range=(0, 1000), target_unit="euros", missing=("-9",))
+
+
+def test_a_number_to_predict_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("age,price\n30,12.5\n40,-3\n50,1e6\n")
+    labels = PRICE.labels(path)
+    assert labels.dtype == np.float32 and labels.tolist() == [12.5, -3.0, 1e6]
+    assert PRICE.labels({"age": [1, 2], "price": ["7", 8]}).tolist() == [7.0, 8.0]
+    dataset = data.load(str(path), table=PRICE)
+    assert dataset.num_classes == 0 and dataset.classes == () and not dataset.uncharged
+    assert dataset.y_train.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize("value", ["", "NA", "-9", "-9.0", "inf", "1e39", "12 euros", "1,5"])
+def test_what_is_no_finite_number_is_no_target(value):
+    with pytest.raises(ValueError, match="not a finite number in 1 of 2 rows, first in row 2"):
+        PRICE.labels({"age": [1, 2], "price": ["7", value]})
+
+
+def test_a_target_is_described_by_its_range(tmp_path):
+    PRICE.to_json(tmp_path / "t.json")
+    assert json.loads((tmp_path / "t.json").read_text())["label"] == {
+        "column": "price",
+        "range": [0.0, 1000.0],
+        "unit": "euros",
+    }
+    assert Table.from_json(tmp_path / "t.json") == PRICE
+    for wrong, text in (
+        ({"target_range": (5, 5)}, "A range must be two numbers.*Of label 'price'"),
+        ({"classes": ("a", "b")}, "Pass the label alone with it"),
+        ({"label": None}, "label that is a number"),
+        ({"target_range": None}, "give the range in place of classes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            dataclasses.replace(PRICE, **wrong)
+
+
+def test_without_a_description_the_range_of_a_target_is_told(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("age,price\n30,12.5\n40,3\n50,2\n")
+    dataset = data.load(str(path), target_range=(0, 20))
+    assert dataset.table.target_range == (0.0, 20.0) and not dataset.uncharged
+    assert dataset.y_train.tolist() == [12.5, 3.0, 2.0]
+    with pytest.raises(ValueError, match="says what its label is"):
+        data.load(str(path), table=PRICE, target_range=(0, 20))
+    with pytest.raises(ValueError, match="range .* of a target"):
+        data.load("digits", target_range=(0, 20))
+
+
+def test_who_is_held_out_follows_from_the_row_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{a:.3f},{p:.3f}" for a, p in zip(rng.uniform(0, 99, 200), rng.uniform(0, 99, 200), strict=True)]
+    path, fewer = tmp_path / "t.csv", tmp_path / "fewer.csv"
+    path.write_text("age,price\n" + "\n".join(lines) + "\n")
+    fewer.write_text("age,price\n" + "\n".join(lines[1:]) + "\n")
+    both = [data.load(str(one), table=PRICE).held_out(0.3) for one in (path, fewer)]
+    sets = [set(map(float, one.y_test)) for one in both]
+    assert sets[1] <= sets[0] and len(sets[0] - sets[1]) <= 1 and 20 < len(sets[0]) < 120

@@ -91,3 +91,20 @@ def test_arguments_out_of_range(bad):
         losses.CosineSimilarity(floor=bad)
     with pytest.raises(ValueError, match="`delta` must be a finite number above 0"):
         losses.Huber(delta=bad)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 250000.0])
+def test_huber_of_a_scale_is_that_of_scaled_numbers(scale):
+    plain, loss = losses.Huber(0.1), losses.Huber(0.1, scale=scale)
+    y, z = Y * np.float32(scale), Z * np.float32(scale)
+    np.testing.assert_allclose(loss.value(y, z), plain.value(Y, Z), rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(loss.gradient(y, z)) * scale, plain.gradient(Y, Z), rtol=1e-5)
+    assert loss.exact_lipschitz(3) == pytest.approx(plain.exact_lipschitz(3) / scale)
+    far = loss.gradient(y, z + np.float32(1e6 * scale))
+    assert np.linalg.norm(far, axis=-1) == pytest.approx(loss.exact_lipschitz(3), rel=1e-5)
+    assert losses.Huber.from_config(loss.get_config()).scale == scale
+
+
+def test_huber_refuses_a_scale_of_nothing():
+    with pytest.raises(ValueError, match="scale"):
+        losses.Huber(scale=0.0)

@@ -53,7 +53,7 @@ def test_what_the_recipe_sets_is_not_passed_again():
     with pytest.raises(TypeError, match="epochs=3"):
         lipdp.recipe((8, 8, 1), 3, 500, task="diffusion").fit(np.zeros((9, 8, 8, 1)), np.zeros(9), epsilon=1, epochs=3)
     with pytest.raises(ValueError, match="task.*classifier.*diffusion"):
-        lipdp.recipe((8,), 3, 500, task="regression")
+        lipdp.recipe((8,), 3, 500, task="segmentation")
 
 
 @pytest.mark.slow

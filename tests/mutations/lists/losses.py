@@ -133,6 +133,11 @@ FAULTS = [
             "return 1.0 / math.sqrt(self.check_outputs(num_outputs))",
         ),
         (
+            "the constant without the scale",
+            "(self.check_outputs(num_outputs)) / self.scale",
+            "(self.check_outputs(num_outputs))",
+        ),
+        (
             "large errors have large gradients",
             "return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]",
             "return (z - y) / z.shape[-1]",
