@@ -42,6 +42,20 @@ def test_every_layer_type_keeps_its_outputs(case, tmp_path):
     assert not [layer for layer in plain.layers if not type(layer).__module__.startswith("keras.")]
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow copies what is assigned")
+@pytest.mark.parametrize(
+    "make",
+    [*(pytest.param(case, id=case.name) for case in _TYPES), pytest.param(None, id="encoder", marks=pytest.mark.slow)],
+)
+def test_an_export_shares_no_array(make):
+    """`predict` hands over its arrays and gets new ones back: what shares one is left without."""
+    inputs = [keras.Input((24, 24, 3))] if make is None else [keras.Input(shape) for shape in make.shapes]
+    layer = layers.EncoderFeatures2D() if make is None else make.make()
+    model = keras.Model(inputs, layer(inputs if len(inputs) > 1 else inputs[0]))
+    held = {id(variable.value) for variable in model.variables}
+    assert held.isdisjoint(id(variable.value) for variable in lipdp.export(model).variables)
+
+
 def test_tokens_out_of_range_and_two_lengths():
     embed = layers.BoundedEmbedding(5, 3)
     inputs = keras.Input((6,), dtype="int32")

@@ -189,7 +189,7 @@ class EncoderFeatures2D(Unbounded):
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock, used = network()
         for variable, value in zip(used, self._values[:-2], strict=True):
-            variable.assign(value)
+            variable.assign(ops.convert_to_numpy(value))  # on JAX two weights of one array are deleted together
         return stock, []
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
