@@ -19,6 +19,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             f"The description already exists. Received: {str(target)!r}. Pass another --output, or --overwrite."
         )
     number = options.task == "regression"
+    blanks = "ranges and vocabularies" if number else "ranges, vocabularies and classes"
     data.Table.template(options.file, target, options.label, not options.no_header, options.person_column, number)
     if options.json:
         output.write_json({"output": str(target)})
@@ -30,8 +31,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         if number
         else "Its values are classes; for a number to predict, pass --task regression.",
         f"Written to {target}: column names and kinds. Kinds follow from all rows, so that one row can change them: "
-        f"check them, and fill in ranges, vocabularies{'' if number else ' and classes'}, by what is publicly known; "
-        "what you take from the rows, epsilon does not cover.",
+        f"check them, and fill in {blanks} by what is publicly known; epsilon does not cover what you take from the "
+        "rows.",
         f"Then: lipdp train --dataset {shlex.quote(options.file)} --epsilon 2"
         + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
         + ("" if target == beside else f" --table {shlex.quote(str(target))}"),

@@ -351,6 +351,11 @@ def _column(name: str, values: Any) -> Column:
             f"Column {name!r} needs a range. Received: {values!r}. Write two numbers, or null to take numbers as they "
             "are."
         )
+    if kind == "number" and values["range"] == [None, None]:
+        raise ValueError(
+            "A range is not filled in. Write the smallest and the largest value that are possible, or null in place of "
+            f"the list where values are to be taken as they are. Received: [null, null]. In column {name!r}."
+        )
     return Column(**{"name": name, "kind": kind, **{key: value for key, value in values.items() if key != "kind"}})
 
 
