@@ -139,7 +139,7 @@ def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, caps
     assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")
     assert "Pass --recipe robust" in refusal(capsys, *train, "--dataset", images, "--radius", "0.5")
     persons = [*train, "--task", "diffusion", "--dataset", images, "--rows-per-person", "2"]
-    assert "--task classifier, text or language: pass that task, or leave" in refusal(capsys, *persons)
+    assert "--task classifier, regression, text or language: pass that task, or leave" in refusal(capsys, *persons)
     both = [*train, "--dataset", images, "--recipe", "robust", "--front-end", "accurate"]
     assert "Pass --front-end robust, or leave --front-end out." in refusal(capsys, *both)
     robust = [*train, "--dataset", images, "--recipe", "robust"]
