@@ -40,10 +40,10 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
         copies: train one of them, and both have learned it. Weights of your layer's own become those of a `Dense`,
         `EinsumDense`, `Embedding` or `lipdp.layers.Weight`; a file holds twice what two of your layers share, such as a
         table, and these are two weights once it is loaded. A layer stays as it is, and runs one row at a time as
-        before, where its own weights are kept in lists, have constraints or do not all train, where it draws random
-        numbers itself, gets masks, states bounds of its own, changes what it holds, calls layers that are none of its
-        attributes, does something else in training than to hand `training` on, or where its `call` cannot be read or
-        computes something else on random rows.
+        before, where its own weights are kept in lists, have constraints or regularizers, or do not all train, where it
+        draws random numbers itself, gets masks, states bounds of its own, changes what it holds, calls layers that are
+        none of its attributes, does something else in training than to hand `training` on, or where its `call` cannot
+        be read or computes something else on random rows.
 
     Raises:
         ValueError: a subclassed or unbuilt model.
