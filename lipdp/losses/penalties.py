@@ -1,23 +1,38 @@
 """Penalties on weights, `kernel_regularizer` and the like: their gradient joins the update behind the noise."""
 
+import numbers
 from typing import Any
 
 import keras
 from keras import ops
 
 _KNOWN = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+# What each reads when it is called: another attribute of this name is not its own.
+_READ = dict(zip(_KNOWN, (("l1",), ("l2",), ("l1", "l2")), strict=True))
 
 
 def check(variable: Any) -> None:
-    """Refuses a weight with a regularizer whose gradient is not known."""
+    """Refuses a weight with a regularizer whose gradient is not known, or whose factor a step would not follow."""
     regularizer = variable.regularizer
-    if variable.trainable and regularizer is not None and type(regularizer) not in _KNOWN:
+    if not variable.trainable or regularizer is None:
+        return
+    if type(regularizer) not in _KNOWN:
         name = getattr(regularizer, "__name__", type(regularizer).__name__)
         raise ValueError(
             f"Weight '{variable.path}' has a regularizer other than L1, L2 and L1L2 of Keras, whose gradient is added "
             f"after the noise. Received: {name}. Use one of these, or leave it out, as lipdp.fix(model) does in a "
             "copy where the layer is one of Keras' own, and use `weight_decay` of the optimizer."
         )
+    for name in _READ[type(regularizer)]:
+        factor = getattr(regularizer, name)
+        # L1 of Keras makes a tensor of a number.
+        tensor = ops.is_tensor(factor) and not hasattr(factor, "assign") and tuple(factor.shape) == ()
+        if not (tensor or isinstance(factor, numbers.Real)):
+            raise ValueError(
+                f"The regularizer of weight '{variable.path}' has a factor that is no number; a step that was compiled "
+                f"keeps the one it began with. Received: {name}={type(factor).__name__}. Set a float, and another one "
+                "between two calls of `fit`."
+            )
 
 
 def is_known(config: Any) -> bool:
@@ -62,4 +77,4 @@ def _gradient(variable):
 
 
 def _factors(regularizer) -> list[float]:
-    return [float(getattr(regularizer, name, 0.0)) for name in ("l1", "l2")]
+    return [float(getattr(regularizer, name)) if name in _READ[type(regularizer)] else 0.0 for name in ("l1", "l2")]

@@ -159,6 +159,24 @@ def test_others_are_refused(other):
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.parametrize("factor", [keras.Variable(0.1), np.ones(5), lambda: 0.1])
+def test_factors_that_are_no_numbers_are_refused(factor):
+    model = network()
+    model.trainable_weights[0].regularizer.l2 = factor
+    with pytest.raises(ValueError, match=f"no number.*Received: l2={type(factor).__name__}.*Set a float"):
+        model.fit(X, Y, noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    assert model.run.ledger.updates == 0
+
+
+def test_only_what_a_regularizer_reads_is_added():
+    ours, theirs = network(), network(False)
+    for one in (ours, theirs):
+        one.trainable_weights[0].regularizer.l1 = 0.7  # L2 of Keras does not look at it
+    theirs.fit(X, Y, epochs=2, batch_size=60, verbose=0)
+    ours.fit(X, Y, epochs=2, noise_multiplier=1e-6, strategy=WHOLE, **FIT)
+    np.testing.assert_allclose(ours.get_weights()[0], theirs.get_weights()[0], atol=2e-4)
+
+
 def test_losses_that_layers_add_beside_them_are_refused():
     class Adds(L.Layer):
         def call(self, x):
