@@ -8,6 +8,8 @@ from keras import ops
 from lipdp import _keras, checks
 from lipdp.losses.base import Loss
 
+_LEAST, _MOST = 1e-30, 1e30
+
 
 @_keras.serializable
 class Huber(Loss):
@@ -45,16 +47,22 @@ class Huber(Loss):
         super().__init__(clip=clip, **kwargs)
         self.delta = checks.positive("delta", delta)
         self.scale = checks.positive("scale", scale)
+        if not _LEAST <= self.scale <= _MOST:
+            raise ValueError(
+                f"`scale` must be a number that float32 can divide by. Received: scale={scale!r}. Pass one from "
+                f"{_LEAST:g} to {_MOST:g}, or write labels in another unit."
+            )
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
-        y, z = (each / self.scale for each in self.standardize(y_true, y_pred))
-        size = ops.abs(z - y)
+        y, z = self.standardize(y_true, y_pred)
+        size = ops.abs(z - y) / self.scale
         near = ops.minimum(size, self.delta)
         return ops.mean(near * (size - near / 2), axis=-1)
 
     def gradient(self, y_true: Any, y_pred: Any) -> Any:
-        y, z = (each / self.scale for each in self.standardize(y_true, y_pred))
-        return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1] / self.scale
+        y, z = self.standardize(y_true, y_pred)
+        # The difference first: of two quotients that float32 cannot hold it would be NaN, which nothing bounds.
+        return ops.clip((z - y) / self.scale, -self.delta, self.delta) / z.shape[-1] / self.scale
 
     def exact_lipschitz(self, num_outputs: int) -> float:
         return self.delta / math.sqrt(self.check_outputs(num_outputs)) / self.scale

@@ -108,3 +108,21 @@ def test_huber_of_a_scale_is_that_of_scaled_numbers(scale):
 def test_huber_refuses_a_scale_of_nothing():
     with pytest.raises(ValueError, match="scale"):
         losses.Huber(scale=0.0)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6, 1e30])
+def test_huber_gradients_are_bounded_whatever_the_scale(scale):
+    """Two quotients that overflow had NaN for their difference."""
+    loss = losses.Huber(0.1, scale=scale)
+    largest = 3e38
+    y = np.array([[largest], [largest], [-largest], [0.0], [1e-30], [scale]], "float32")
+    z = np.array([[largest], [-largest], [largest], [0.0], [0.0], [-scale]], "float32")
+    found = np.abs(np.asarray(loss.gradient(y, z)))
+    assert np.isfinite(found).all() and found.max() <= loss.lipschitz(1) * (1.0 + 1e-6)
+    assert found[1] == pytest.approx(loss.lipschitz(1), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e40])
+def test_huber_scales_that_float32_does_not_hold_are_refused(scale):
+    with pytest.raises(ValueError, match="float32 can divide by.*Received: scale="):
+        losses.Huber(scale=scale)

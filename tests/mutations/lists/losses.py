@@ -139,8 +139,13 @@ FAULTS = [
         ),
         (
             "large errors have large gradients",
-            "return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]",
-            "return (z - y) / z.shape[-1]",
+            "return ops.clip((z - y) / self.scale, -self.delta, self.delta) / z.shape[-1]",
+            "return (z - y) / self.scale / z.shape[-1]",
+        ),
+        (
+            "quotients that are infinite",
+            "(z - y) / self.scale, -self",
+            "z / self.scale - y / self.scale, -self",
         ),
     ),
     *faults(
